@@ -1,0 +1,182 @@
+"""A Redis client for the configured URL: one server, Sentinel, or Cluster; and scripts on it.
+
+`Connection` is what the engine uses. It speaks bytes (a payload that is not UTF-8 must not break
+a reply) and re-sends scripts that the server forgot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from queueops.conf import config
+from queueops.errors import ConfigError, StoreFull, StoreUnavailable, WrongKeyType
+from queueops.scripts import Script
+
+#: The oldest server that has what we use (XPENDING IDLE, LPOS, ZRANGE BYSCORE).
+OLDEST = (6, 2)
+_SOCKET_TIMEOUT_S = 10.0
+
+Call = tuple[Script, str, list[object]]
+
+
+def masked(url: str) -> str:
+    """The URL with its password hidden, for messages."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    host = parts.netloc.rsplit("@", 1)[1]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def _client(url: str, *, block_s: float | None) -> redis.Redis:
+    """A client of the kind that the URL's scheme names.
+
+    `block_s` makes a client for blocking commands: its socket waits longer than they do, and
+    nothing is re-sent behind the caller's back.
+    """
+    # No retry on a time-out of ours is unsafe: every script may run twice (G6).
+    options: dict[str, Any] = {"protocol": 2, "socket_connect_timeout": 5, "health_check_interval": 0}
+    if block_s is None:
+        backoff = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
+        options |= {"socket_timeout": _SOCKET_TIMEOUT_S, "retry": Retry(backoff, 3)}
+    else:
+        options |= {"socket_timeout": block_s + 10, "retry": Retry(backoff=ExponentialWithJitterBackoff(), retries=0)}
+    scheme = urlsplit(url).scheme
+    try:
+        if scheme == "redis+cluster":
+            options.pop("retry")
+            plain = "redis" + url.removeprefix("redis+cluster")
+            return cast("redis.Redis", RedisCluster.from_url(plain, **options))
+        if scheme == "sentinel":
+            return _sentinel_client(url, options)
+        return redis.Redis.from_url(url, **options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"REDIS_URL {masked(url)}: {error}") from error
+    except RedisError as error:
+        raise StoreUnavailable(f"no Redis at {masked(url)}: {error}") from error
+
+
+def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
+    """`sentinel://[user:password@]host:port[,host:port]/<service>[/<db>][?sentinel_password=...]`."""
+    parts = urlsplit(url)
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service:
+        raise ConfigError(f"REDIS_URL {masked(url)}: name the service, as in sentinel://host:26379/mymaster")
+    hosts = []
+    for host in parts.netloc.rsplit("@", 1)[-1].split(","):
+        name, _, port = host.partition(":")
+        hosts.append((name, int(port or 26379)))
+    sentinel_options = {k.removeprefix("sentinel_"): v for k, v in parse_qsl(parts.query) if k.startswith("sentinel_")}
+    sentinel = Sentinel(hosts, sentinel_kwargs={"socket_timeout": 5, **sentinel_options})
+    login = {"username": parts.username or None, "password": parts.password or None, "db": int(db or 0)}
+    return cast("redis.Redis", sentinel.master_for(service, **options, **login))
+
+
+class Connection:
+    """A server and the scripts on it. Safe to share between threads, and to use after a fork."""
+
+    def __init__(self, url: str | None = None, *, client: redis.Redis | None = None) -> None:
+        self.url = url or config().redis_url
+        self._given = client
+        self._clients: dict[int, redis.Redis] = {}
+        self._lock = threading.Lock()
+        self._major = 0
+
+    @property
+    def client(self) -> redis.Redis:
+        """The client of this process: sockets are never shared over a fork."""
+        if self._given is not None:
+            return self._given
+        client = self._clients.get(os.getpid())
+        if client is None:
+            with self._lock:
+                client = self._clients.setdefault(os.getpid(), _client(self.url, block_s=None))
+        return client
+
+    def blocking_client(self, block_s: float) -> redis.Redis:
+        """A fresh client for commands that block up to `block_s` seconds; close it yourself."""
+        return _client(self.url, block_s=block_s)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys of two queues can't be named in one command."""
+        return isinstance(self.client, RedisCluster)
+
+    @property
+    def major(self) -> int:
+        """The server's major version as Redis counts it. Raises ConfigError below 6.2."""
+        if not self._major:
+            info = self.client.info("server")
+            if "redis_version" not in info:  # a Cluster answers node by node
+                info = next(iter(info.values()))
+            version = str(info["redis_version"])
+            numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+            if numbers < OLDEST:
+                raise ConfigError(f"Redis {version} at {masked(self.url)} is too old: 6.2 or newer is needed")
+            self._major = numbers[0]
+        return self._major
+
+    def run(self, script: Script, queue: str, rest: Sequence[object] = (), **named: object) -> Any:
+        """Run one script. Raises StoreUnavailable, StoreFull or WrongKeyType."""
+        try:
+            arguments = script.arguments(queue, rest, **named)
+            try:
+                return self.client.execute_command("EVALSHA", script.sha(self.major), *arguments)
+            except NoScriptError:
+                return self.client.execute_command("EVAL", script.source(self.major), *arguments)
+        except RedisError as error:
+            raise self.translated(error) from error
+
+    def run_many(self, calls: Sequence[Call]) -> list[Any]:
+        """Run several scripts in one round trip; an answer may be an exception of ours.
+
+        A script that the server forgot is loaded and sent again alone: in a pipeline the other
+        half has been applied.
+        """
+        try:
+            pipe = self.client.pipeline(transaction=False)
+            for script, _, arguments in calls:
+                pipe.execute_command("EVALSHA", script.sha(self.major), *arguments)
+            answers = pipe.execute(raise_on_error=False)
+            for i, answer in enumerate(answers):
+                if isinstance(answer, NoScriptError):
+                    script, _, arguments = calls[i]
+                    answers[i] = self.client.execute_command("EVAL", script.source(self.major), *arguments)
+        except RedisError as error:
+            raise self.translated(error) from error
+        return [self.translated(a) if isinstance(a, RedisError) else a for a in answers]
+
+    def translated(self, error: RedisError) -> Exception:
+        """The error as a person should read it."""
+        text = str(error)
+        if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
+            return StoreFull(f"Redis at {masked(self.url)} is at its maxmemory and takes nothing in")
+        if text.startswith("QUEUEOPS-WRONGTYPE") or "WRONGTYPE" in text:
+            return WrongKeyType(text.removeprefix("QUEUEOPS-WRONGTYPE "))
+        if isinstance(error, ResponseError) and not text.startswith(("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")):
+            return error
+        return StoreUnavailable(f"no Redis at {masked(self.url)}: {text or type(error).__name__}")
+
+
+_shared: dict[str, Connection] = {}
+
+
+def connection() -> Connection:
+    """The connection to the configured server, shared by the process."""
+    url = config().redis_url
+    found = _shared.get(url)
+    if found is None:
+        found = _shared.setdefault(url, Connection(url))
+    return found

@@ -1,0 +1,111 @@
+"""Every exception that QueueOps raises on purpose."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class QueueOpsError(Exception):
+    """Base of the errors below; its text is one line for a person."""
+
+
+class ConfigError(QueueOpsError):
+    """A setting is unknown, missing or out of range."""
+
+
+class PolicyError(QueueOpsError, ValueError):
+    """A field of a retry policy is wrong: `field` names it, `reason` says why."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class StoreUnavailable(QueueOpsError):
+    """Redis can't be reached or can't be used; nothing was changed."""
+
+
+class StoreFull(StoreUnavailable):
+    """Redis is at `maxmemory` and took nothing in."""
+
+
+class WrongKeyType(QueueOpsError):
+    """A key of ours holds another type (old version or foreign data); nothing was changed."""
+
+
+class WrongState(QueueOpsError):
+    """A verb met a job in a state from which it can't start.
+
+    `state` is the true one, or None when there is no such job.
+    """
+
+    def __init__(self, message: str, state: str | None = None) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class UniqueKeyHeld(WrongState):
+    """Another live job, `holder`, holds the unique key."""
+
+    def __init__(self, message: str, holder: str, state: str | None = None) -> None:
+        super().__init__(message, state)
+        self.holder = holder
+
+
+class LostLease(QueueOpsError):
+    """The delivery no longer owns its job: the outcome must be dropped."""
+
+
+class UnknownHandler(QueueOpsError):
+    """No registered handler has this name."""
+
+
+class CorruptSpec(QueueOpsError):
+    """The stored spec of a job can't be read. `raw` holds its first bytes in base64."""
+
+    def __init__(self, message: str, raw: str = "") -> None:
+        super().__init__(message)
+        self.raw = raw
+
+
+class SoftTimeLimit(QueueOpsError):
+    """Raised inside a handler that ran past its soft time limit."""
+
+
+class Outcome(Exception):
+    """Base of what a handler raises to say how its job goes on."""
+
+
+class Discard(Outcome):
+    """Set the job aside, restorable, for this reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Dead(Outcome):
+    """Give up on the job now, whatever its policy says."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RetryLater(Outcome):
+    """Fail this attempt and try again after at least `delay` (seconds or a timedelta)."""
+
+    def __init__(self, delay: float | timedelta, reason: str = "") -> None:
+        self.delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        self.reason = reason
+        super().__init__(reason or f"retry after {self.delay_s:g} s")
+
+
+class Snooze(Outcome):
+    """Run the job again after `delay` (seconds or a timedelta) without burning an attempt."""
+
+    def __init__(self, delay: float | timedelta, reason: str = "") -> None:
+        self.delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        self.reason = reason
+        super().__init__(reason or f"snooze for {self.delay_s:g} s")

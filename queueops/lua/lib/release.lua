@@ -1,0 +1,13 @@
+--[[
+release: a child gives back what it did not finish: ready again, before others, uncounted.
+]]
+-- @include job
+-- @include record
+local function release(h, actor, reason)
+  leave(h)
+  if h.cause then count_failing(h.cause, 1) end
+  local entry = to_lane(h.id, LANE.FIRST)
+  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
+  redis.call('HDEL', h.key, 'started', 'run_at')
+  record('release', h.id, h.state, STATE.READY, actor, 'delivery', h.delivery, 'reason', reason)
+end

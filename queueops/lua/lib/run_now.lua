@@ -1,0 +1,17 @@
+--[[
+run_now: a person lets a delayed or ready job run before all others.
+]]
+-- @include job
+-- @include record
+-- @include wake
+local function run_now(h, actor, reason)
+  if h.state ~= STATE.DELAYED and h.state ~= STATE.READY then return 'wrong:' .. h.state end
+  leave(h)
+  if h.cause then count_failing(h.cause, 1) end
+  local entry = to_lane(h.id, LANE.FIRST)
+  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
+  redis.call('HDEL', h.key, 'run_at')
+  record('run_now', h.id, h.state, STATE.READY, actor, 'reason', reason)
+  wake_for()
+  return 'ok'
+end
