@@ -42,15 +42,19 @@ def from_ms(ms: float) -> datetime:
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job to enqueue. Times are Unix ms; `spec` is opaque to everything but `payload`."""
+    """A job to enqueue; `spec` is opaque to everything but `payload`.
+
+    A time is Unix ms, or '+N' for N ms after the script runs, by Redis TIME: the caller's clock
+    never decides.
+    """
 
     id: str
     spec: bytes
-    run_at_ms: int | None = None
+    run_at_ms: int | str | None = None
     lane: Lane = Lane.NORMAL
     unique: str = ""  # digest of the unique key
     unique_for_ms: int | None = None
-    expires_ms: int | None = None
+    expires_ms: int | str | None = None
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,15 @@ _FIELDS = 8  # of a job in a claim's answer
 
 @dataclass(frozen=True)
 class Enqueued:
-    """What became of one enqueued job: its state, and who holds its unique key instead."""
+    """What became of one enqueued job: the state of what is there now.
+
+    `there` is None for a job that was added; else the id of the job that was there before: the
+    same id, or the holder of its unique key.
+    """
 
     id: str
     state: str
-    holder: str | None = None
+    there: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,12 @@ class Store:
     `now_ms` moves the clock of every script: '' for Redis TIME; '+N', '-N' or 'N' in tests only.
     """
 
-    def __init__(self, conn: Connection | None = None, *, publish: Publish | None = None, now_ms: str = "") -> None:
+    def __init__(
+        self, conn: Connection | None = None, *, publish: Publish | None = None, now_ms: str = ""
+    ) -> None:
         self.connection = conn or connection()
         self.now_ms = now_ms or config().test_now_ms
-        self._publish = publish or publish_defaults
+        self._publish = publish or _publish_hook
 
     # -- the ground ---------------------------------------------------------------
 
@@ -109,7 +115,9 @@ class Store:
             if answer != b"fresh" and answer != [b"fresh"]:
                 return answer
             self.register(queue, again=attempt > 0)
-        raise StoreUnavailable(f"the settings of queue {queue} vanish from Redis as soon as they are published")
+        raise StoreUnavailable(
+            f"the settings of queue {queue} vanish from Redis as soon as they are published"
+        )
 
     def _call(self, name: str, queue: str, rest: Sequence[object] = (), **named: object) -> Call:
         found = script(name)
@@ -149,7 +157,8 @@ class Store:
         for start in range(0, len(jobs), ENQUEUE_ROUND_TRIP):
             answers += self._enqueue_trip(queue, jobs[start : start + ENQUEUE_ROUND_TRIP], actor)
         return [
-            Enqueued(job.id, answers[2 * i].decode(), answers[2 * i + 1].decode() or None) for i, job in enumerate(jobs)
+            Enqueued(job.id, answers[2 * i].decode(), answers[2 * i + 1].decode() or None)
+            for i, job in enumerate(jobs)
         ]
 
     def _enqueue_trip(self, queue: str, jobs: Sequence[NewJob], actor: str) -> list[bytes]:
@@ -214,7 +223,9 @@ class Store:
                 raise answer
         return [word.decode() for word in settled], _claimed(queue, claimed)
 
-    def hand_back(self, queue: str, child: str, *, why: str, running: Iterable[str] = (), limit: int = 100) -> int:
+    def hand_back(
+        self, queue: str, child: str, *, why: str, running: Iterable[str] = (), limit: int = 100
+    ) -> int:
         """Give back what a dead child held; the number. Less than `limit`: the child is forgotten."""
         return int(self._run("hand_back", queue, list(running), child=child, limit=limit, why=why))
 
@@ -244,7 +255,14 @@ class Store:
         return [word.decode() for word in answers]
 
     def requeue(
-        self, queue: str, job_ids: Sequence[str], *, actor: str, delay_s: float = 0, reason: str = "", operation: str = ""
+        self,
+        queue: str,
+        job_ids: Sequence[str],
+        *,
+        actor: str,
+        delay_s: float = 0,
+        reason: str = "",
+        operation: str = "",
     ) -> list[str]:
         """Send dead jobs again: a new cycle each, ready, or delayed by `delay_s`."""
         items = [(job_id, round(delay_s * 1000)) for job_id in job_ids]
@@ -257,7 +275,14 @@ class Store:
         return self._plain("run_now", queue, job_ids, actor, reason, operation)
 
     def reschedule(
-        self, queue: str, job_ids: Sequence[str], *, run_at_ms: int, actor: str, reason: str = "", operation: str = ""
+        self,
+        queue: str,
+        job_ids: Sequence[str],
+        *,
+        run_at_ms: int,
+        actor: str,
+        reason: str = "",
+        operation: str = "",
     ) -> list[str]:
         """Give delayed jobs another run-at, Unix ms. One that is ready already answers 'wrong:ready'."""
         items = [(job_id, run_at_ms) for job_id in job_ids]
@@ -320,9 +345,18 @@ class Store:
         self.connection.run(script("lease"), keys.lease(role), holder=holder, ttl_ms=0)
 
 
+def use_publisher(publish: Publish) -> None:
+    """Ask `publish` for a queue's settings from now on. Called once, when Django is ready."""
+    global _publish_hook
+    _publish_hook = publish
+
+
 def publish_defaults(store: Store, queue: str) -> None:
     """Publish the settings of a queue that no database row describes."""
     store.publish(queue, 0, default_settings(store))
+
+
+_publish_hook: Publish = publish_defaults
 
 
 def default_settings(store: Store) -> dict[str, object]:
@@ -387,5 +421,3 @@ def _claimed(queue: str, answer: list[Any]) -> Claimed:
     return Claimed(
         word.decode(), int(version), None if wait < 0 else wait, keeper == b"1", int(server_us), jobs
     )
-
-

@@ -4,11 +4,11 @@ enqueue: add jobs, each delayed or ready. Safe to repeat: an id that is known is
 ARGV
   now_ms   string  '' for the server's clock (tests: '+N', '-N', 'N')
   actor    string  who enqueues
-  jobs...  list    a job: id, run_at (Unix ms or ''), lane, unique digest or '', unique_for (ms or ''),
-                   expires (Unix ms or ''), number of spec parts, the parts
+  jobs...  list    a job: id, run_at (Unix ms, '+N' for N ms from now, or ''), lane, unique digest or '',
+                   unique_for (ms or ''), expires (as run_at), number of spec parts, the parts
 RETURNS
-  'fresh' when the queue is not published here; else two words a job: its state, and the id of
-  the other job that holds its unique key or ''
+  'fresh' when the queue is not published here; else two words a job: its state and '', or the
+  state and id of the job that is there already (the same id, or the holder of its unique key)
 ]]
 -- @include clock
 -- @include settings
@@ -24,16 +24,15 @@ if wrong then return wrong end
 local answers, at = {}, REST + 1
 local soonest -- Unix ms of the first delayed one; false when one is ready
 while ARGV[at] do
-  local state, holder = enqueue(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4],
+  local state, there, run_at = enqueue(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4],
     ARGV[at + 5], at + 6, actor, 'enqueue')
   if state == STATE.READY then
     soonest = false
-  elseif state == STATE.DELAYED and holder == '' and soonest ~= false then
-    local run_at = tonumber(ARGV[at + 1])
-    if run_at and (not soonest or run_at < soonest) then soonest = run_at end
+  elseif run_at and soonest ~= false and (not soonest or run_at < soonest) then
+    soonest = run_at
   end
   answers[#answers + 1] = state
-  answers[#answers + 1] = holder
+  answers[#answers + 1] = there
   at = at + 7 + ARGV[at + 6]
 end
 if soonest == false then wake_for() elseif soonest then wake_for(soonest) end

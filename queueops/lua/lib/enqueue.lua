@@ -1,16 +1,21 @@
 --[[
 enqueue: a new job, delayed until `run_at` or ready at once. Safe to repeat: by id.
 
-`at` is where its spec stands in ARGV: the number of parts, then the parts.
-Answers the job's state, and the id of another job that holds its unique key.
+`run_at` and `expires` are Unix ms, or '+N' for N ms from now. `at` is where its spec stands in ARGV:
+the number of parts, then the parts. Answers a state and '' for a job that was added; else the state
+and id of the job that is there: the same id, or the holder of its unique key.
 ]]
 -- @include job
 -- @include record
 -- @include wake
+local function instant(given)
+  return (string.sub(given, 1, 1) == '+' and NOW or 0) + given
+end
+
 local function enqueue(id, run_at, lane, unique, unique_ms, expires, at, actor, verb)
   local key = job_prefix .. id
   local known = redis.call('HGET', key, 'state')
-  if known then return known, '' end
+  if known then return known, id end
   if unique ~= '' then
     local holder, state = unique_holder(unique, id)
     if holder then return state, holder end
@@ -20,7 +25,8 @@ local function enqueue(id, run_at, lane, unique, unique_ms, expires, at, actor, 
       redis.call('SET', unique_prefix .. unique, id)
     end
   end
-  local delay = run_at ~= '' and tonumber(run_at) > NOW
+  run_at = run_at ~= '' and instant(run_at)
+  local delay = run_at and run_at > NOW
   local state = delay and STATE.DELAYED or STATE.READY
   local fields = { 'state', state, 'since', NOW, 'spec', ARGV[at + 1] }
   local parts = tonumber(ARGV[at])
@@ -41,7 +47,7 @@ local function enqueue(id, run_at, lane, unique, unique_ms, expires, at, actor, 
   end
   if expires ~= '' then
     fields[#fields + 1] = 'expires'
-    fields[#fields + 1] = expires
+    fields[#fields + 1] = instant(expires)
   end
   if delay then
     redis.call('ZADD', delayed, run_at, id)
@@ -56,5 +62,5 @@ local function enqueue(id, run_at, lane, unique, unique_ms, expires, at, actor, 
     record(verb, id, '', state, actor)
   end
   count('enqueued')
-  return state, ''
+  return state, '', delay and run_at
 end
