@@ -1,0 +1,57 @@
+"""Tell open WebSockets at once when a session ends or somebody's rights change."""
+
+import hashlib
+import logging
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.contrib.auth.signals import user_logged_out
+from django.db import transaction
+from django.db.models.signals import m2m_changed, post_delete, post_save
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
+
+GROUP = "access"  # the Channels group of all open sockets
+
+
+def session_digest(session_key: str) -> str:
+    """Name a session in a message without giving it away."""
+    return hashlib.sha256(session_key.encode()).hexdigest()
+
+
+def connect() -> None:
+    """Start listening. Called once, when the apps are ready."""
+    user = get_user_model()
+    user_logged_out.connect(_logged_out, dispatch_uid="dashboard.logged_out")
+    post_save.connect(_user_changed, sender=user, dispatch_uid="dashboard.user_saved")
+    post_delete.connect(_user_changed, sender=user, dispatch_uid="dashboard.user_deleted")
+    for relation in (user.groups.through, user.user_permissions.through, Group.permissions.through):
+        m2m_changed.connect(_rights_changed, sender=relation, dispatch_uid=f"dashboard.{relation.__name__}")
+
+
+def _logged_out(sender: Any, request: Any, **_: Any) -> None:
+    if request is not None and request.session.session_key:
+        _tell(session=session_digest(request.session.session_key))
+
+
+def _user_changed(sender: Any, instance: Any, created: bool = False, update_fields: Any = None, **_: Any) -> None:
+    if not created and set(update_fields or ()) != {"last_login"}:
+        user_id = instance.pk
+        transaction.on_commit(lambda: _tell(user=user_id))
+
+
+def _rights_changed(sender: Any, action: str, **_: Any) -> None:
+    if action.startswith("post_"):
+        transaction.on_commit(_tell)
+
+
+def _tell(**whose: Any) -> None:
+    try:
+        async_to_sync(get_channel_layer().group_send)(GROUP, {"type": "access.changed", **whose})
+    except (RedisError, OSError) as error:
+        # No socket gets messages without Redis either, and each asks again within seconds of the next one.
+        log.warning("can't tell the viewers of a change of rights: %s", error)

@@ -1,0 +1,51 @@
+"""The site's settings for a test run: its own Redis, its own database, nothing of the caller's environment.
+
+The environment is set before `dashboard.settings` reads it, so that processes which a test starts see the same.
+TEST_REDIS (redis, valkey, redis-cluster, valkey-cluster) chooses the server; TEST_DATABASE_URL names a database
+server of the run, where the database may be dropped and made anew.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+RUN_DIR = Path(tempfile.mkdtemp(prefix="queueops-test-"))  # short: a Unix socket's path holds 107 bytes
+_owner = os.getpid()
+
+
+@atexit.register
+def _remove() -> None:
+    if os.getpid() == _owner:  # not from a fork
+        shutil.rmtree(RUN_DIR, ignore_errors=True)
+
+
+for _name in list(os.environ):
+    if _name.startswith("QUEUEOPS_") or _name in {"DEBUG", "CHANNELS_REDIS_URL", "CELERY_BROKER_URL"}:
+        del os.environ[_name]
+
+REDIS_CHOICE = os.environ.get("TEST_REDIS", "")
+REDIS_SOCKET = RUN_DIR / "redis.sock"
+REDIS_PORT: int | None = None
+if REDIS_CHOICE.endswith("cluster"):
+    from dashboard.demo.redis_server import free_port
+
+    REDIS_PORT = free_port()  # a Cluster's clients are sent to host and port
+
+os.environ.update(
+    ENV_FILE=os.devnull,
+    SECRET_KEY="only-for-tests",
+    STATIC_MANIFEST="0",
+    ALLOWED_HOSTS="localhost,127.0.0.1,testserver",
+    CSRF_TRUSTED_ORIGINS="",
+    REDIS_URL=f"redis+cluster://127.0.0.1:{REDIS_PORT}" if REDIS_PORT else f"unix://{REDIS_SOCKET}?db=0",
+    DATABASE_URL=os.environ.get("TEST_DATABASE_URL") or f"sqlite:///{RUN_DIR}/db.sqlite3",
+)
+
+from dashboard.settings import *  # noqa: E402, F403
+from dashboard.settings import DATABASES  # noqa: E402
+
+# The test database under its plain name: a process that a test starts finds it by DATABASE_URL.
+DATABASES["default"]["TEST"] = {"NAME": str(DATABASES["default"]["NAME"])}
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
