@@ -25,16 +25,16 @@ _NAME = re.compile(r"^  ([a-z_]+)(\.\.\.)?  ")
 _INCLUDE = re.compile(r"^-- @include ([a-z_]+)\n", re.MULTILINE)
 
 
-def _table(name: str, pairs: dict[str, str]) -> str:
-    inside = ", ".join(f"{key} = '{value}'" for key, value in pairs.items())
-    return f"local {name} = {{ {inside} }}"
-
-
-#: What Lua knows of Python's facts; each script gets those that it names.
-_FACTS = {
-    "STATE": _table("STATE", {state.name: state.value for state in JobState}),
-    "LANE": _table("LANE", {lane.name: lane.value for lane in Lane}),
-    "GROUP": f"local GROUP = '{keys.GROUP}'",
+#: Names that Lua takes from Python, put in as literals: a table would be built at each call.
+_LITERALS = {
+    **{f"STATE.{state.name}": f"'{state.value}'" for state in JobState},
+    **{f"LANE.{lane.name}": f"'{lane.value}'" for lane in Lane},
+    "GROUP": f"'{keys.GROUP}'",
+}
+_LITERAL = re.compile(r"(?<!')\b(?:STATE\.[A-Z]+|LANE\.[A-Z]+|GROUP)\b")
+#: Lists; each script gets those that it names.
+_LISTS = {
+    "LANES": f"local LANES = {{ {', '.join(repr(lane.value) for lane in Lane)} }}",
     "BOUNDS": f"local BOUNDS = {{ {', '.join(map(str, BOUNDS_MS))} }}",
 }
 
@@ -70,7 +70,8 @@ class Script:
         self.has_rest = len(self.argv) < len(sections["ARGV"])
         self.allow_oom = "allow-oom" in sections["FLAGS"]
         self.single_key = "single-key" in sections["FLAGS"]
-        lines = [fact for name, fact in _FACTS.items() if re.search(rf"\b{name}\b", body)]
+        body = _LITERAL.sub(self._literal, body)
+        lines = [text for name, text in _LISTS.items() if re.search(rf"\b{name}\b", body)]
         if not self.single_key:
             lines.append("local Q = string.sub(KEYS[1], 1, -10)")  # less ':settings'
         lines += [f"local {key} = Q .. '{keys.SUFFIXES[key]}'" for key in dict.fromkeys(used)]
@@ -78,6 +79,11 @@ class Script:
         if self.has_rest:
             lines.append(f"local REST = {len(self.argv)}")  # ARGV[REST + i] is the i-th of the list
         self._source = "\n".join([*lines, body])
+
+    def _literal(self, match: re.Match[str]) -> str:
+        if match[0] not in _LITERALS:
+            raise ValueError(f"{self.name}.lua or a file it includes: there is no {match[0]}")
+        return _LITERALS[match[0]]
 
     def _inline(self, text: str, used: list[str], seen: set[str]) -> tuple[str, str]:
         match = _HEADER.match(text)

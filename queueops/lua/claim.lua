@@ -123,7 +123,7 @@ end
 
 local function backlog()
   local n = -redis.call('ZCARD', pending)
-  for _, lane in pairs(LANE) do n = n + redis.call('XLEN', ready_prefix .. lane) end
+  for _, lane in ipairs(LANES) do n = n + redis.call('XLEN', ready_prefix .. lane) end
   return n
 end
 

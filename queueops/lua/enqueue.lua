@@ -12,14 +12,9 @@ RETURNS
 ]]
 -- @include clock
 -- @include settings
--- @include types
 -- @include enqueue
 
-if not open() then return 'fresh' end
-local wrong = wrong_type(delayed, 'zset', events, 'stream', wake, 'list', clock, 'hash',
-  ready_prefix .. LANE.HIGH, 'stream', ready_prefix .. LANE.NORMAL, 'stream', ready_prefix .. LANE.LOW, 'stream',
-  stats_total, 'hash')
-if wrong then return wrong end
+if not open_briefly() then return 'fresh' end
 
 local answers, at = {}, REST + 1
 local soonest -- Unix ms of the first delayed one; false when one is ready

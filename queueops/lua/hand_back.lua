@@ -29,7 +29,7 @@ local ran = {}
 for i = REST + 1, #ARGV do ran[ARGV[i]] = true end
 
 local given = 0
-for _, lane in pairs(LANE) do
+for _, lane in ipairs(LANES) do
   local stream = ready_prefix .. lane
   local held = redis.pcall('XREADGROUP', 'GROUP', GROUP, child, 'COUNT', limit - given + 1, 'STREAMS', stream, '0')
   if held and not held.err then
@@ -47,7 +47,7 @@ for _, lane in pairs(LANE) do
   end
 end
 if given < limit then
-  for _, lane in pairs(LANE) do
+  for _, lane in ipairs(LANES) do
     -- Its pending entries are gone with it: this comes last, when there are none.
     redis.pcall('XGROUP', 'DELCONSUMER', ready_prefix .. lane, GROUP, child)
   end

@@ -60,6 +60,7 @@ local VERBS = {
 
 -- Every argument is looked at before the first write: Redis does not roll a failed script back.
 local records, at = {}, REST + 1
+assert(#ARGV - REST < 7900, 'settle: too many records for one script')
 while ARGV[at] do
   local n = assert(tonumber(ARGV[at + 3]), 'settle: a record without its number of arguments')
   assert(VERBS[ARGV[at]] and ARGV[at + 3 + n], 'settle: a record that is no record')
@@ -68,10 +69,11 @@ while ARGV[at] do
   at = at + 4 + n
 end
 
+PUT_OFF = { lanes = {} }
 local answers = {}
 for i, first in ipairs(records) do
   local verb, id, delivery, n = ARGV[first], ARGV[first + 1], ARGV[first + 2], tonumber(ARGV[first + 3])
-  local h = load(id)
+  local h = load(id, verb == 'ack' and 'spec' or nil)
   if h and h.child == child and h.delivery == delivery then
     if h.state == STATE.PENDING then VERBS[verb](h, unpack(ARGV, first + 4, first + 3 + n)) end
     answers[i] = 'ok' -- not pending: this delivery was settled before, and the answer was lost
@@ -85,10 +87,11 @@ for i, first in ipairs(records) do
 end
 if string.find(child, '/probation', 1, true) then redis.call('HDEL', child_prefix .. child, 'running') end
 if soonest and soonest <= NOW then wake_for() elseif soonest then wake_for(soonest) end
+drop_put_off()
 if CONF.concurrency and not CONF.paused then
   -- A slot of the queue's limit came free; who is blocked by it does not watch the clock for it.
   local n = -redis.call('ZCARD', pending)
-  for _, lane in pairs(LANE) do n = n + redis.call('XLEN', ready_prefix .. lane) end
+  for _, lane in ipairs(LANES) do n = n + redis.call('XLEN', ready_prefix .. lane) end
   if n > 0 then wake_for() end
 end
 finish()

@@ -24,7 +24,7 @@ if not open() then return 'fresh' end
 local wrong = any_wrong_type()
 if wrong then return wrong end
 local adopted, dropped, forgotten, through = 0, 0, 0, '1'
-for _, lane in pairs(LANE) do
+for _, lane in ipairs(LANES) do
   local stream = ready_prefix .. lane
   local after = redis.call('HGET', sweep, lane)
   local held = redis.pcall('XPENDING', stream, GROUP, after and '(' .. after or '-', '+', limit)
@@ -58,11 +58,11 @@ for _, lane in pairs(LANE) do
 end
 -- By its lease, never by its idle time: a quiet child is not dead, and check and deletion are one script.
 local function forget(child)
-  for _, lane in pairs(LANE) do
+  for _, lane in ipairs(LANES) do
     local held = redis.pcall('XPENDING', ready_prefix .. lane, GROUP, '-', '+', 1, child)
     if not held.err and #held > 0 then return false end
   end
-  for _, lane in pairs(LANE) do redis.pcall('XGROUP', 'DELCONSUMER', ready_prefix .. lane, GROUP, child) end
+  for _, lane in ipairs(LANES) do redis.pcall('XGROUP', 'DELCONSUMER', ready_prefix .. lane, GROUP, child) end
   redis.call('ZREM', children, child)
   redis.call('DEL', child_prefix .. child)
   return true
@@ -70,7 +70,7 @@ end
 for _, child in ipairs(redis.call('ZRANGEBYSCORE', children, '-inf', NOW - CONF.lease_ms, 'LIMIT', 0, 100)) do
   if forget(child) then forgotten = forgotten + 1 end
 end
-for _, lane in pairs(LANE) do -- consumers of children that are on no list any more
+for _, lane in ipairs(LANES) do -- consumers of children that are on no list any more
   local consumers = redis.pcall('XINFO', 'CONSUMERS', ready_prefix .. lane, GROUP)
   if not consumers.err then
     for i = 1, math.min(#consumers, 1000) do

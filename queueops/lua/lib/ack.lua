@@ -5,7 +5,7 @@ ends. The spec leaves Redis here, so the event carries it for the mirror.
 -- @include job
 -- @include record
 local function ack(h, actor, handler, result, ran_ms)
-  local spec = spec_of(h.key, h.parts) or ''
+  local spec = spec_of(h.key, h.parts, h.spec) or ''
   leave(h)
   local keep = CONF.done_keep_ms
   if h.unique then -- held for a time of its own: the holder must exist as long

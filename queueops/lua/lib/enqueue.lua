@@ -19,48 +19,43 @@ local function enqueue(id, run_at, lane, unique, unique_ms, expires, at, actor, 
   if unique ~= '' then
     local holder, state = unique_holder(unique, id)
     if holder then return state, holder end
+  end
+  run_at = run_at ~= '' and instant(run_at)
+  local state = run_at and run_at > NOW and STATE.DELAYED or STATE.READY
+  local fields = { 'state', state, 'since', NOW, 'spec', ARGV[at + 1] }
+  local n = 6
+  local function add(name, value)
+    fields[n + 1], fields[n + 2] = name, value
+    n = n + 2
+  end
+  local parts = tonumber(ARGV[at])
+  if parts > 1 then
+    add('parts', parts)
+    for i = 1, parts - 1 do add('spec' .. i, ARGV[at + 1 + i]) end
+  end
+  if lane ~= LANE.NORMAL then add('lane', lane) end
+  if unique ~= '' then add('unique', unique) end
+  if expires ~= '' then add('expires', instant(expires)) end
+  -- The first write is the one that a wrong type refuses: nothing before it has to be undone.
+  if state == STATE.DELAYED then
+    redis.call('ZADD', delayed, run_at, id)
+  else
+    add('entry', to_lane(id, lane))
+  end
+  redis.call('HSET', key, unpack(fields))
+  if unique ~= '' then
     if unique_ms ~= '' then
       redis.call('SET', unique_prefix .. unique, id, 'PX', unique_ms)
     else
       redis.call('SET', unique_prefix .. unique, id)
     end
   end
-  run_at = run_at ~= '' and instant(run_at)
-  local delay = run_at and run_at > NOW
-  local state = delay and STATE.DELAYED or STATE.READY
-  local fields = { 'state', state, 'since', NOW, 'spec', ARGV[at + 1] }
-  local parts = tonumber(ARGV[at])
-  if parts > 1 then
-    fields[7], fields[8] = 'parts', parts
-    for i = 1, parts - 1 do
-      fields[#fields + 1] = 'spec' .. i
-      fields[#fields + 1] = ARGV[at + 1 + i]
-    end
-  end
-  if lane ~= LANE.NORMAL then
-    fields[#fields + 1] = 'lane'
-    fields[#fields + 1] = lane
-  end
-  if unique ~= '' then
-    fields[#fields + 1] = 'unique'
-    fields[#fields + 1] = unique
-  end
-  if expires ~= '' then
-    fields[#fields + 1] = 'expires'
-    fields[#fields + 1] = instant(expires)
-  end
-  if delay then
-    redis.call('ZADD', delayed, run_at, id)
-  else
-    fields[#fields + 1] = 'entry'
-    fields[#fields + 1] = to_lane(id, lane)
-  end
-  redis.call('HSET', key, unpack(fields))
-  if delay then
+  if state == STATE.DELAYED then
     record(verb, id, '', state, actor, 'run_at', run_at)
   else
     record(verb, id, '', state, actor)
+    run_at = nil
   end
   count('enqueued')
-  return state, '', delay and run_at
+  return state, '', run_at
 end

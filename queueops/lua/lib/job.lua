@@ -12,27 +12,30 @@ KEYS
   unique_prefix  string  the STRING of a unique key less its digest
 ]]
 -- @include causes
-local LIVE = { [STATE.DELAYED] = true, [STATE.READY] = true, [STATE.PENDING] = true }
+local function is_live(state)
+  return state == STATE.READY or state == STATE.DELAYED or state == STATE.PENDING
+end
 
--- load: the job as a table, or nil and 'missing' or 'corrupt'.
-local function load(id)
+-- load: the job as a table, or nil and 'missing' or 'corrupt'. With its spec, or the first part of
+-- it, where `with_spec` is 'spec'.
+local function load(id, with_spec)
   local key = job_prefix .. id
   local v = redis.pcall('HMGET', key, 'state', 'since', 'child', 'delivery', 'attempts', 'rescues',
-    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts')
+    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts', with_spec or 'state')
   if v.err then return nil, 'corrupt' end
   if not v[1] then return nil, redis.call('EXISTS', key) == 1 and 'corrupt' or 'missing' end
   return {
     id = id, key = key, state = v[1], since = tonumber(v[2]) or 0, child = v[3], delivery = v[4],
     attempts = tonumber(v[5]) or 0, rescues = tonumber(v[6]) or 0, entry = v[7], cause = v[8],
     unique = v[9], lane = v[10] or LANE.NORMAL, edition = v[11], started = v[12], op = v[13],
-    run_at = v[14], parts = tonumber(v[15]),
+    run_at = v[14], parts = tonumber(v[15]), spec = with_spec and v[16],
   }
 end
 
 -- spec_of: the opaque bytes, or false. A delayed job's are cut into fields of 64 bytes, which
 -- keeps the hash a listpack.
-local function spec_of(key, parts)
-  local spec = redis.call('HGET', key, 'spec')
+local function spec_of(key, parts, first)
+  local spec = first or redis.call('HGET', key, 'spec')
   if not parts or not spec then return spec end
   local names = {}
   for i = 1, parts - 1 do names[i] = 'spec' .. i end
@@ -51,10 +54,32 @@ local function drop_entry(entry)
   end
 end
 
+-- A script that settles many jobs and claims none takes them out together, by drop_put_off().
+local PUT_OFF
+local function drop_put_off()
+  for lane, entries in pairs(PUT_OFF.lanes) do
+    redis.call('XACK', ready_prefix .. lane, GROUP, unpack(entries))
+    redis.call('XDEL', ready_prefix .. lane, unpack(entries))
+  end
+  if PUT_OFF[1] then redis.call('ZREM', pending, unpack(PUT_OFF)) end
+  PUT_OFF = { lanes = {} }
+end
+
+local function put_off(h)
+  local lane, at = string.match(h.entry, '^(%l+)/(.+)$')
+  if not lane then return end
+  PUT_OFF[#PUT_OFF + 1] = h.id
+  local entries = PUT_OFF.lanes[lane] or {}
+  PUT_OFF.lanes[lane] = entries
+  entries[#entries + 1] = at
+end
+
 -- leave: out of the structure of its state; what was counted for that state is uncounted.
 local function leave(h)
   if h.state == STATE.DELAYED then
     redis.call('ZREM', delayed, h.id)
+  elseif PUT_OFF and h.state == STATE.PENDING and h.entry then
+    put_off(h)
   elseif h.state == STATE.READY or h.state == STATE.PENDING then
     if h.state == STATE.PENDING then redis.call('ZREM', pending, h.id) end
     if h.entry then drop_entry(h.entry) end
@@ -64,7 +89,7 @@ local function leave(h)
   elseif h.state == STATE.DISCARDED then
     redis.call('ZREM', discarded, h.id)
   end
-  if h.cause and LIVE[h.state] then count_failing(h.cause, -1) end
+  if h.cause and is_live(h.state) then count_failing(h.cause, -1) end
 end
 
 -- to_lane: add the id to a lane and return the `entry` that the job's hash must hold.
@@ -86,7 +111,7 @@ local function unique_holder(digest, id)
   local holder = redis.call('GET', unique_prefix .. digest)
   if not holder or holder == id then return nil end
   local state = redis.call('HGET', job_prefix .. holder, 'state')
-  if state and (LIVE[state] or redis.call('PTTL', unique_prefix .. digest) > 0) then
+  if state and (is_live(state) or redis.call('PTTL', unique_prefix .. digest) > 0) then
     return holder, state
   end
 end

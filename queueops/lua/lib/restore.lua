@@ -8,7 +8,7 @@ local function restore(h, actor, reason)
   if h.state ~= STATE.DISCARDED then return 'wrong:' .. h.state end
   local v = redis.call('HMGET', h.key, 'was', 'was_at', 'expires')
   local to, at = v[1] or STATE.DEAD, tonumber(v[2]) or NOW
-  if LIVE[to] and h.unique then
+  if is_live(to) and h.unique then
     local holder = unique_holder(h.unique, h.id)
     if holder then return 'held:' .. holder end
     redis.call('SET', unique_prefix .. h.unique, h.id)

@@ -6,6 +6,13 @@ KEYS
   settings  HASH  published from the database
 ]]
 local CONF
+-- open_briefly: only what an event needs.
+local function open_briefly()
+  local v = redis.call('HMGET', settings, 'version', 'audit', 'events_max')
+  CONF = { version = v[1], audit = v[2], events_max = tonumber(v[3]) or 1000000 }
+  return v[1]
+end
+
 local function open()
   local v = redis.call('HMGET', settings, 'version', 'audit', 'events_max', 'lease_ms', 'done_keep_ms',
     'discarded_keep_ms', 'max_rescues', 'paused', 'paused_until', 'concurrency', 'rate', 'rate_burst')

@@ -18,12 +18,13 @@ local function bucket(name, ms)
   count(name .. ':more')
 end
 
+-- flush: with pcall, since a job must not fail for a counter.
 local function flush()
-  if next(COUNTS) == nil then return end
-  local minute = stats_prefix .. string.format('%d', math.floor(NOW / 60000))
+  local minute, is_new = nil, false
   for name, n in pairs(COUNTS) do
-    redis.call('HINCRBY', minute, name, n)
-    redis.call('HINCRBY', stats_total, name, n)
+    minute = minute or stats_prefix .. string.format('%d', math.floor(NOW / 60000))
+    is_new = redis.pcall('HINCRBY', minute, name, n) == n or is_new
+    redis.pcall('HINCRBY', stats_total, name, n)
   end
-  redis.call('EXPIRE', minute, 90000)
+  if is_new then redis.call('EXPIRE', minute, 90000) end
 end
