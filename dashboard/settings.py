@@ -203,7 +203,8 @@ DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 
 # --- Redis --------------------------------------------------------------------------------------------
 
-REDIS_URL: str = env.str("REDIS_URL", default="") or local_redis_url()
+GIVEN_REDIS_URL: str = env.str("REDIS_URL", default="")
+REDIS_URL = GIVEN_REDIS_URL or local_redis_url()
 CHANNELS_REDIS_URL: str = env.str("CHANNELS_REDIS_URL", default="")
 
 
@@ -248,6 +249,10 @@ QUEUEOPS: dict[str, Any] = {
 CELERY_BROKER_URL: str = env.str("CELERY_BROKER_URL", default=REDIS_URL)
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
+
+# --- The demo's API, for its handlers and traffic ------------------------------------------------------
+
+DEMO_API_URL: str = env.str("DEMO_API_URL", default="")
 
 # --- Logs ---------------------------------------------------------------------------------------------
 
