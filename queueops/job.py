@@ -115,4 +115,11 @@ class Job:
     cancelled: bool = False
     tags: dict[str, str] = field(default_factory=dict)
     priority: str = "normal"
+    expires_at: datetime | None = None
+    unique: str | None = None  # digest of its unique key
+    requeues: int = 0
+    policy: Any = None  # a name or a RetryPolicy, when the job has its own
+    extra: dict[str, Any] = field(default_factory=dict)  # a schedule's slot, a Celery link
     spec: bytes | None = None
+    #: Why its stored data can't be read, or None; what can be read stands in the other fields.
+    corrupt: str | None = None
