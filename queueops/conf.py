@@ -61,12 +61,16 @@ class Config:
         for name in ("lease_s", "done_keep_s", "discarded_keep_s", "hard_limit_s", "fetch_limit_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"QUEUEOPS {name.upper()} must be a number of seconds over 0, got {value!r}")
+                raise ConfigError(
+                    f"QUEUEOPS {name.upper()} must be a number of seconds over 0, got {value!r}"
+                )
         if self.done_keep_s < 300:
             raise ConfigError(f"QUEUEOPS DONE_KEEP_S must be at least 300 s, got {self.done_keep_s:g}")
         for name in ("max_rescues", "grace_s"):
             if not 0 <= getattr(self, name) < 1e9:
-                raise ConfigError(f"QUEUEOPS {name.upper()} must not be negative, got {getattr(self, name)!r}")
+                raise ConfigError(
+                    f"QUEUEOPS {name.upper()} must not be negative, got {getattr(self, name)!r}"
+                )
         for name in ("concurrency", "processes", "max_payload_bytes", "events_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"QUEUEOPS {name.upper()} must be at least 1, got {getattr(self, name)!r}")

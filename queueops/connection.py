@@ -52,7 +52,10 @@ def _client(url: str, *, block_s: float | None) -> redis.Redis:
         backoff = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
         options |= {"socket_timeout": _SOCKET_TIMEOUT_S, "retry": Retry(backoff, 3)}
     else:
-        options |= {"socket_timeout": block_s + 10, "retry": Retry(backoff=ExponentialWithJitterBackoff(), retries=0)}
+        options |= {
+            "socket_timeout": block_s + 10,
+            "retry": Retry(backoff=ExponentialWithJitterBackoff(), retries=0),
+        }
     scheme = urlsplit(url).scheme
     try:
         if scheme == "redis+cluster":
@@ -78,7 +81,9 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
     for host in parts.netloc.rsplit("@", 1)[-1].split(","):
         name, _, port = host.partition(":")
         hosts.append((name, int(port or 26379)))
-    sentinel_options = {k.removeprefix("sentinel_"): v for k, v in parse_qsl(parts.query) if k.startswith("sentinel_")}
+    sentinel_options = {
+        k.removeprefix("sentinel_"): v for k, v in parse_qsl(parts.query) if k.startswith("sentinel_")
+    }
     sentinel = Sentinel(hosts, sentinel_kwargs={"socket_timeout": 5, **sentinel_options})
     login = {"username": parts.username or None, "password": parts.password or None, "db": int(db or 0)}
     return cast("redis.Redis", sentinel.master_for(service, **options, **login))
@@ -90,7 +95,7 @@ class Connection:
     def __init__(self, url: str | None = None, *, client: redis.Redis | None = None) -> None:
         self.url = url or config().redis_url
         self._given = client
-        self._clients: dict[int, redis.Redis] = {}
+        self._clients: dict[int, redis.Redis] = {}  # by process
         self._lock = threading.Lock()
         self._major = 0
 
@@ -165,7 +170,9 @@ class Connection:
             return StoreFull(f"Redis at {masked(self.url)} is at its maxmemory and takes nothing in")
         if text.startswith("QUEUEOPS-WRONGTYPE") or "WRONGTYPE" in text:
             return WrongKeyType(text.removeprefix("QUEUEOPS-WRONGTYPE "))
-        if isinstance(error, ResponseError) and not text.startswith(("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")):
+        if isinstance(error, ResponseError) and not text.startswith(
+            ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")
+        ):
             return error
         return StoreUnavailable(f"no Redis at {masked(self.url)}: {text or type(error).__name__}")
 

@@ -136,5 +136,3 @@ def schedule(queue: str, key: str) -> str:
 def lease(role: str) -> str:
     """STRING: who runs `role` now, with its term; a single-runner lease."""
     return f"{PREFIX}lease:{role}"
-
-

@@ -72,6 +72,7 @@ class Script:
         self.single_key = "single-key" in sections["FLAGS"]
         body = _LITERAL.sub(self._literal, body)
         lines = [text for name, text in _LISTS.items() if re.search(rf"\b{name}\b", body)]
+        lines.insert(0, "local redis = redis")  # each look-up of a global costs
         if not self.single_key:
             lines.append("local Q = string.sub(KEYS[1], 1, -10)")  # less ':settings'
         lines += [f"local {key} = Q .. '{keys.SUFFIXES[key]}'" for key in dict.fromkeys(used)]
@@ -79,6 +80,7 @@ class Script:
         if self.has_rest:
             lines.append(f"local REST = {len(self.argv)}")  # ARGV[REST + i] is the i-th of the list
         self._source = "\n".join([*lines, body])
+        self._shas: dict[int, str] = {}
 
     def _literal(self, match: re.Match[str]) -> str:
         if match[0] not in _LITERALS:
@@ -100,7 +102,6 @@ class Script:
 
         return _INCLUDE.sub(body_of, text[match.end() :]), match[1]
 
-    @cache  # noqa: B019 - scripts live as long as the process
     def source(self, server_major: int) -> str:
         """The text to load on a server of this major version.
 
@@ -113,20 +114,27 @@ class Script:
             return "#!lua flags=allow-oom\n" + self._source
         return "redis.call('DEL', KEYS[1] .. ':none')\n" + self._source
 
-    @cache  # noqa: B019
     def sha(self, server_major: int) -> str:
         """The SHA-1 by which EVALSHA finds the script."""
-        return hashlib.sha1(self.source(server_major).encode(), usedforsecurity=False).hexdigest()
+        sha = self._shas.get(server_major)
+        if sha is None:
+            source = self.source(server_major).encode()
+            sha = self._shas[server_major] = hashlib.sha1(source, usedforsecurity=False).hexdigest()
+        return sha
 
     def arguments(self, queue: str, rest: Sequence[object] = (), **named: object) -> list[object]:
         """`numkeys`, the key and the arguments in their order.
 
-        `queue` is the key itself for a script with the flag `single-key`. Raises TypeError on a missing or an unknown name, before anything reaches Redis.
+        `queue` is the key itself for a script with the flag `single-key`. Raises TypeError on a
+        missing or an unknown name, before anything reaches Redis.
         """
-        if named.keys() != set(self.argv) or (rest and not self.has_rest):
+        if len(named) != len(self.argv) or (rest and not self.has_rest):
             raise TypeError(f"{self.name} takes {self.argv}, got {sorted(named)} and {len(rest)} more")
         key = queue if self.single_key else keys.queue_key(queue, "settings")
-        return [1, key, *[named[arg] for arg in self.argv], *rest]
+        try:
+            return [1, key, *[named[arg] for arg in self.argv], *rest]
+        except KeyError as missing:
+            raise TypeError(f"{self.name} takes {self.argv}, {missing} is not given") from None
 
 
 @cache

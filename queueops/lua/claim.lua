@@ -40,7 +40,8 @@ if wrong then return wrong end
 local lease_end = redis.call('ZSCORE', children, child)
 if not lease_end then return { 'unregistered', CONF.version, -1, '0', NOW_US } end
 
-local jobs, got = {}, 0
+local got = 0 -- `owned` is what ZADD takes for the pending zset
+local reply, owned = { 'ok', CONF.version, 0, '0', NOW_US }, {}
 local probation = suspects == '1'
 
 -- The pending zset says when to look at a job; whether its delivery still owns it says the lease
@@ -72,10 +73,17 @@ local function rescue_lost()
   return #over
 end
 
+local function deliver_to_child(id, key, v)
+  claim(id, key, v, child, got < starts, reply)
+  got = got + 1
+  owned[2 * got - 1], owned[2 * got] = lease_end, id
+end
+
 local function deliver(lane, entry)
   local at, id = entry[1], entry[2] and entry[2][2]
   local here = lane .. '/' .. at
-  local v = id and redis.pcall('HMGET', job_prefix .. id, unpack(READ))
+  local key = id and job_prefix .. id
+  local v = id and redis.pcall('HMGET', key, unpack(READ))
   if not id then
     return drop_entry(here)
   elseif v.err or not v[1] then
@@ -84,17 +92,14 @@ local function deliver(lane, entry)
       STATE.READY)
   elseif v[1] == STATE.READY and v[2] == here then
     if v[9] and tonumber(v[9]) <= NOW then return expire(load(id)) end
-    claim(id, v, child, got < starts, tonumber(lease_end), jobs)
-    got = got + 1
+    deliver_to_child(id, key, v)
   elseif v[1] == STATE.PENDING and v[2] == here then
     -- A group that was lost and made again delivers what others run: give the entry its owner back.
-    local owner = redis.call('HGET', job_prefix .. id, 'child')
+    local owner = redis.call('HGET', key, 'child')
     if owner then redis.call('XCLAIM', ready_prefix .. lane, GROUP, owner, 0, at, 'JUSTID') end
   elseif v[1] == STATE.READY and not v[2] then
-    redis.call('HSET', job_prefix .. id, 'entry', here) -- an entry added by hand
-    v[2] = here
-    claim(id, v, child, got < starts, tonumber(lease_end), jobs)
-    got = got + 1
+    redis.call('HSET', key, 'entry', here) -- an entry added by hand
+    deliver_to_child(id, key, v)
   else
     drop_entry(here)
   end
@@ -135,14 +140,12 @@ if last[1] == request and limit > 0 then
     local h = load(id)
     i = i + 1
     if h and h.state == STATE.PENDING and h.child == child then
-      local n = #jobs
-      jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4] = id, h.delivery, h.attempts, h.rescues
-      jobs[n + 5], jobs[n + 6] = h.edition or '0', h.started ~= '0' and 1 or 0
-      jobs[n + 7], jobs[n + 8] = h.run_at or h.since, spec_of(h.key, h.parts) or ''
+      local n = #reply
+      reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, h.delivery, h.attempts, h.rescues
+      reply[n + 5], reply[n + 6] = h.edition or '0', h.started ~= '0' and 1 or 0
+      reply[n + 7], reply[n + 8] = h.run_at or h.since, spec_of(h.key, h.parts) or ''
     end
   end
-  local reply = { 'ok', CONF.version, 0, '0', NOW_US }
-  for n = 1, #jobs do reply[#reply + 1] = jobs[n] end
   return reply
 end
 
@@ -200,8 +203,9 @@ if room > 0 then
 end
 
 if got > 0 then
+  redis.call('ZADD', pending, unpack(owned))
   local ids = {}
-  for i = 1, got do ids[i] = jobs[i * 8 - 7] end
+  for i = 1, got do ids[i] = owned[2 * i] end
   redis.call('HSET', child_prefix .. child, 'request', request, 'batch', table.concat(ids, ' '))
   if probation then redis.call('HSET', child_prefix .. child, 'running', ids[1]) end
   count('claimed', got)
@@ -241,6 +245,6 @@ elseif not probation then
 end
 finish()
 
-local reply = { CONF.paused and 'paused' or 'ok', CONF.version, next_us and math.ceil(next_us) or -1, keeper, NOW_US }
-for i = 1, #jobs do reply[#reply + 1] = jobs[i] end
+if CONF.paused then reply[1] = 'paused' end
+reply[3], reply[4] = next_us and math.ceil(next_us) or -1, keeper
 return reply
