@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -96,6 +96,7 @@ class Connection:
         self.url = url or config().redis_url
         self._given = client
         self._clients: dict[int, redis.Redis] = {}  # by process
+        self._own = threading.local()
         self._lock = threading.Lock()
         self._major = 0
 
@@ -138,11 +139,36 @@ class Connection:
         try:
             arguments = script.arguments(queue, rest, **named)
             try:
-                return self.client.execute_command("EVALSHA", script.sha(self.major), *arguments)
+                return self._evalsha(script.sha(self.major), arguments)
             except NoScriptError:
                 return self.client.execute_command("EVAL", script.source(self.major), *arguments)
         except RedisError as error:
             raise self.translated(error) from error
+
+    def _evalsha(self, sha: str, arguments: list[object]) -> Any:
+        """EVALSHA on this thread's own socket, which takes half the time of the pooled path.
+
+        After a lost connection the pooled path sends it again: a script may run twice.
+        """
+        if self._given is not None or isinstance(self.client, RedisCluster):
+            return self.client.execute_command("EVALSHA", sha, *arguments)
+        own = self._own
+        if getattr(own, "pid", 0) != os.getpid():
+            own.pid, own.socket = os.getpid(), self.client.connection_pool.make_connection()
+        try:
+            own.socket.send_packed_command(own.socket.pack_command("EVALSHA", sha, *arguments))
+            return own.socket.read_response()
+        except ReadOnlyError:
+            own.socket.disconnect()  # a replica now: the next call asks where the primary is
+            raise
+        except ResponseError:
+            raise
+        except (RedisError, OSError):
+            own.socket.disconnect()
+            return self.client.execute_command("EVALSHA", sha, *arguments)
+        except BaseException:
+            own.socket.disconnect()  # an unread answer must not meet the next command
+            raise
 
     def run_many(self, calls: Sequence[Call]) -> list[Any]:
         """Run several scripts in one round trip; an answer may be an exception of ours.
