@@ -22,6 +22,15 @@ class PolicyError(QueueOpsError, ValueError):
         self.reason = reason
 
 
+class ScheduleError(QueueOpsError, ValueError):
+    """A field of a schedule's rule is wrong: `field` names it, `reason` says why."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
 class StoreUnavailable(QueueOpsError):
     """Redis can't be reached or can't be used; nothing was changed."""
 
