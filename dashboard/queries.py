@@ -1,5 +1,6 @@
 """What the pages show, read from the engine. Every read is O(what the page shows)."""
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ class Problem:
     severity: str  # "bad" or "warn": also names the icon
     text: str
     why: str
-    anchor: str  # id of the row that shows it
+    anchor: str  # id of the row that shows it, or ""
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Snapshot:
 
     queues: tuple[QueueSummary, ...]
     taken: float = field(default_factory=time.monotonic)  # seconds on this process's clock, for `age_s` only
+    server_warnings: tuple[str, ...] = ()  # what endangers jobs, as sentences
     away: str = ""  # why the engine's Redis did not answer when this was asked for last; else ""
 
     @property
@@ -44,15 +46,23 @@ class Snapshot:
 _last = Snapshot(queues=(), taken=0.0)
 _asked = 0.0  # when Redis was asked last, answered or not; seconds on this process's clock
 _asking = threading.Lock()
+_server_warnings: tuple[str, ...] = ()
+_server_asked = -math.inf
 
 ASK_AGAIN_S = 2.0  # after a failure, so that pages open fast while Redis is away
+SERVER_EVERY_S = 30.0  # what the server says of itself changes seldom
+LONG_WAIT_S = 30.0  # for a job that could start
 WAIT_S = 2.0  # for another thread's question, before the last known figures are shown
 
 
 def take_snapshot() -> Snapshot:
     """Read the figures now and remember them. Raises what the engine raises when Redis is away."""
-    global _last
-    _last = Snapshot(queues=tuple(sorted(Inspector(connection()).overview(), key=lambda each: each.queue)))
+    global _last, _server_warnings, _server_asked
+    inspector = Inspector(connection())
+    queues = tuple(inspector.overview())
+    if time.monotonic() - _server_asked > SERVER_EVERY_S:
+        _server_warnings, _server_asked = inspector.server().warnings, time.monotonic()
+    _last = Snapshot(queues=queues, server_warnings=_server_warnings)
     return _last
 
 
@@ -86,25 +96,34 @@ def _is_fresh(max_age_s: float) -> bool:
 
 def problems(shown: Snapshot) -> list[Problem]:
     """Return what an operator should look at first, worst first."""
-    found = []
+    bad, warn = [], []
     for each in shown.queues:
         row = f"queue-{each.queue}"
+        if each.broken:
+            bad.append(Problem("bad", f"{each.queue}: can't be read in full", each.broken, row))
         if each.ready and not each.workers:
-            why = f"{each.ready:,} jobs are ready; start 'manage.py runworkers'"
-            found.append(Problem("bad", f"{each.queue}: no worker", why, row))
+            why = f"{each.ready:,} ready; start 'manage.py runworkers'"
+            bad.append(Problem("bad", f"{each.queue}: no worker", why, row))
         if each.dead:
-            why = "each waits for a person: requeue it or discard it"
-            found.append(Problem("bad", f"{each.queue}: {each.dead:,} dead", why, row))
-    for each in shown.queues:
+            why = "each waits for a person: requeue or discard it"
+            bad.append(Problem("bad", f"{each.queue}: {each.dead:,} dead", why, row))
+        if each.events_lost:
+            why = "the event stream was full: the record of what happened has a gap"
+            bad.append(Problem("bad", f"{each.queue}: {each.events_lost:,} events lost", why, row))
         if each.paused:
-            found.append(Problem("warn", f"{each.queue}: paused", "nothing of it starts", f"queue-{each.queue}"))
-    return found
+            why = each.paused_reason or "nothing of it starts"
+            warn.append(Problem("warn", f"{each.queue}: paused", why, row))
+        elif each.workers and (each.oldest_ready_s or 0) > LONG_WAIT_S:
+            text = f"{each.queue}: oldest ready job waits {each.oldest_ready_s:.0f} s"
+            busy = f"{each.pending:,} running" + (f" of at most {each.concurrency:,}" if each.concurrency else "")
+            warn.append(Problem("warn", text, busy, row))
+    warn += [Problem("warn", "Redis", warning, "") for warning in shown.server_warnings]
+    return bad + warn
 
 
 def overview_context(shown: Snapshot) -> dict[str, Any]:
     """Return what the overview page and its live fragment are rendered from."""
     queues = shown.queues
-    waits = [each.oldest_ready_s for each in queues if each.oldest_ready_s is not None]
     done_per_s = sum(each.done_per_s for each in queues)
     failed_per_s = sum(each.failed_per_s for each in queues)
     attempts_per_s = done_per_s + failed_per_s
@@ -113,9 +132,9 @@ def overview_context(shown: Snapshot) -> dict[str, Any]:
         "problems": problems(shown),
         "done_per_s": done_per_s,
         "failed_percent": 100 * failed_per_s / attempts_per_s if attempts_per_s else 0.0,
-        "oldest_ready_s": max(waits, default=None),
+        "oldest_ready_s": max((w for each in queues if (w := each.oldest_ready_s) is not None), default=None),
+        "lateness_p99_ms": max((w for each in queues if (w := each.lateness_p99_ms) is not None), default=None),
         "pending": sum(each.pending for each in queues),
-        "dead": sum(each.dead for each in queues),
     }
 
 

@@ -22,12 +22,13 @@ else:
     from dashboard.csp import NONCE as CSP_NONCE
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-VAR_DIR = BASE_DIR / "var"  # everything this checkout writes; never in git
 
 env = environ.Env()
 _env_file = Path(env.str("ENV_FILE", default=str(BASE_DIR / ".env")))
 if _env_file.is_file():
     env.read_env(_env_file)
+
+VAR_DIR = Path(env.str("VAR_DIR", default=str(BASE_DIR / "var")))  # everything this checkout writes; never in git
 
 
 def environment(**changes: str) -> dict[str, str]:

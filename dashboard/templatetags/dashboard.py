@@ -1,5 +1,7 @@
 """How figures, ages and states are written. Built into every template of this site."""
 
+from collections.abc import Sequence
+
 from django import template
 from django.template.defaultfilters import stringfilter
 from django.utils.html import format_html
@@ -47,6 +49,12 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+@register.filter
+def duration_ms(milliseconds: float | None) -> str:
+    """Write a duration given in ms."""
+    return duration(None if milliseconds is None else milliseconds / 1000)
+
+
 @register.simple_tag
 def icon(name: str, css_class: str = "") -> SafeString:
     """Draw one of ICONS; decorative, so hidden from screen readers."""
@@ -56,9 +64,30 @@ def icon(name: str, css_class: str = "") -> SafeString:
 
 
 @register.simple_tag
-def count_cell(number: int, state: str) -> SafeString:
-    """Write the table cell with the number of jobs in `state`: in its colour, or faint when it is zero."""
-    return format_html('<td class="num {}">{}</td>', f"c-{state}" if number else "zero", count(number))
+def count_cell(number: int, state: str, limit: int | None = None) -> SafeString:
+    """Write the table cell with the number of jobs in `state`, and its limit: in its colour, or faint when zero."""
+    text = count(number) if limit is None else f"{count(number)} / {count(limit)}"
+    return format_html('<td class="num {}">{}</td>', f"c-{state}" if number else "zero", text)
+
+
+@register.simple_tag
+def sparkline(history: Sequence[tuple[int, int]]) -> SafeString:
+    """Draw (done, failed) of each minute as bars, failed ones at the foot; the tallest minute fills the height."""
+    top = max((done + failed for done, failed in history), default=0) or 1
+    all_of_it = "".join(_bar(i, done + failed, top) for i, (done, failed) in enumerate(history))
+    failed_part = "".join(_bar(i, failed, top) for i, (_, failed) in enumerate(history))
+    total_done, total_failed = (sum(column) for column in zip(*history, strict=True)) if history else (0, 0)
+    return format_html(
+        '<svg class="spark" viewBox="0 0 120 24" role="img" aria-label="last {} minutes: {} done, {} failed">'
+        '<path class="ok" d="{}"/><path class="ko" d="{}"/></svg>',
+        len(history), count(total_done), count(total_failed), all_of_it, failed_part,
+    )  # fmt: skip
+
+
+def _bar(place: int, number: int, top: int) -> str:
+    """One bar as an SVG path on the 120 by 24 ground, at least one unit high unless it is nothing."""
+    height = max(1, round(24 * number / top)) if number else 0
+    return f"M{2 * place} 24v-{height}h1.4v{height}z" if height else ""
 
 
 @register.simple_tag(takes_context=True)
