@@ -36,6 +36,7 @@ SUFFIXES: dict[str, str] = {
     "events": ":events",
     "children": ":children",  # ZSET child -> end of its lease, Unix ms
     "wake": ":wake",
+    "wake_suspect": ":wake:suspect",  # LIST: at most one token, for the probation children
     "clock": ":clock",  # HASH keeper, alarm (Unix ms), token_at (Unix ms)
     "rate": ":rate",  # HASH tokens, at (Unix ms): the bucket of the rate limit
     "sweep": ":sweep",  # HASH lane -> last entry id that the sweep looked at

@@ -93,15 +93,11 @@ local function deliver(lane, entry)
   elseif v[1] == STATE.READY and v[2] == here then
     if v[9] and tonumber(v[9]) <= NOW then return expire(load(id)) end
     deliver_to_child(id, key, v)
-  elseif v[1] == STATE.PENDING and v[2] == here then
-    -- A group that was lost and made again delivers what others run: give the entry its owner back.
-    local owner = redis.call('HGET', key, 'child')
-    if owner then redis.call('XCLAIM', ready_prefix .. lane, GROUP, owner, 0, at, 'JUSTID') end
   elseif v[1] == STATE.READY and not v[2] then
     redis.call('HSET', key, 'entry', here) -- an entry added by hand
     deliver_to_child(id, key, v)
   else
-    drop_entry(here)
+    repair(lane, at, load(id)) -- a group that was lost and made again delivers what others run
   end
 end
 
@@ -207,7 +203,10 @@ if got > 0 then
   local ids = {}
   for i = 1, got do ids[i] = owned[2 * i] end
   redis.call('HSET', child_prefix .. child, 'request', request, 'batch', table.concat(ids, ' '))
-  if probation then redis.call('HSET', child_prefix .. child, 'running', ids[1]) end
+  if probation then
+    redis.call('HSET', child_prefix .. child, 'running', ids[1])
+    if redis.call('XLEN', ready_prefix .. LANE.SUSPECT) > got then push_suspect_token() end
+  end
   count('claimed', got)
 end
 

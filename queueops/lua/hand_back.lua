@@ -40,7 +40,7 @@ for _, lane in ipairs(LANES) do
       if h and h.state == STATE.PENDING and h.child == child then
         rescue(h, ran[id], why)
       else
-        drop_entry(lane .. '/' .. entry[1])
+        repair(lane, entry[1], h)
       end
       given = given + 1
     end

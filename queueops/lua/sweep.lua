@@ -30,22 +30,17 @@ for _, lane in ipairs(LANES) do
   local held = redis.pcall('XPENDING', stream, GROUP, after and '(' .. after or '-', '+', limit)
   if held.err then held = {} end
   for _, entry in ipairs(held) do
-    local here = lane .. '/' .. entry[1]
     local fields = redis.call('XRANGE', stream, entry[1], entry[1])[1]
     local id = fields and fields[2][2]
     local h = id and load(id)
-    if h and h.entry == here and h.state == STATE.PENDING then
+    if h and h.entry == lane .. '/' .. entry[1] and h.state == STATE.PENDING then
       if not redis.call('ZSCORE', pending, id) then
         redis.call('ZADD', pending, NOW, id)
         adopted = adopted + 1
       end
-    elseif h and h.entry == here and h.state == STATE.READY then
-      -- Delivered by hand, or by another program: nobody runs it.
-      drop_entry(here)
-      redis.call('HSET', h.key, 'entry', to_lane(id, lane))
+    elseif repair(lane, entry[1], h) == 'again' then -- delivered by hand: nobody ran it
       adopted = adopted + 1
     else
-      drop_entry(here)
       dropped = dropped + 1
     end
   end

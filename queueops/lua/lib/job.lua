@@ -46,12 +46,33 @@ local function spec_of(key, parts, first)
   return spec .. table.concat(more)
 end
 
+-- to_lane: add the id to a lane and return the `entry` that the job's hash must hold.
+local function to_lane(id, lane)
+  return lane .. '/' .. redis.call('XADD', ready_prefix .. lane, '*', 'id', id)
+end
+
 local function drop_entry(entry)
   local lane, at = string.match(entry, '^(%l+)/(.+)$')
   if lane then
     redis.call('XACK', ready_prefix .. lane, GROUP, at)
     redis.call('XDEL', ready_prefix .. lane, at)
   end
+end
+
+-- repair: an entry that its hash does not call ready here: give it to who runs the job, put a job
+-- that nobody runs into the lane again, or drop what is stale. Answers what it did.
+local function repair(lane, at, h)
+  local here = lane .. '/' .. at
+  if h and h.entry == here and h.state == STATE.PENDING and h.child then
+    redis.call('XCLAIM', ready_prefix .. lane, GROUP, h.child, 0, at, 'JUSTID')
+    return 'owned'
+  end
+  drop_entry(here)
+  if h and h.entry == here and h.state == STATE.READY then
+    redis.call('HSET', h.key, 'entry', to_lane(h.id, lane))
+    return 'again'
+  end
+  return 'dropped'
 end
 
 -- A script that settles many jobs and claims none takes them out together, by drop_put_off().
@@ -90,11 +111,6 @@ local function leave(h)
     redis.call('ZREM', discarded, h.id)
   end
   if h.cause and is_live(h.state) then count_failing(h.cause, -1) end
-end
-
--- to_lane: add the id to a lane and return the `entry` that the job's hash must hold.
-local function to_lane(id, lane)
-  return lane .. '/' .. redis.call('XADD', ready_prefix .. lane, '*', 'id', id)
 end
 
 -- free_unique: give the unique key up, unless it is held for a time of its own (`unique_for`).

@@ -5,8 +5,15 @@ started keeps its turn and counts as nothing.
 
 `why` names the signal or the end of the lease. The child is forgotten, so that its late
 settlement is refused.
+
+KEYS
+  wake_suspect  LIST  at most one token, for the probation children
 ]]
 -- @include bury
+local function push_suspect_token()
+  if redis.pcall('LLEN', wake_suspect) == 0 then redis.pcall('RPUSH', wake_suspect, '1') end
+end
+
 local function rescue(h, counted, why)
   redis.call('HDEL', h.key, 'child')
   if not counted then
@@ -28,6 +35,7 @@ local function rescue(h, counted, why)
   end
   leave(h)
   local entry = to_lane(h.id, LANE.SUSPECT)
+  push_suspect_token()
   redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
   redis.call('HDEL', h.key, 'started', 'run_at')
   if h.cause then count_failing(h.cause, 1) end
