@@ -1,12 +1,14 @@
 --[[
 claim: promote what is due, rescue what ran out, expire, and deliver ready jobs to a child.
 
-Safe to repeat: the same request number gets the same batch. What it finds in a lane that its hash
-does not call ready is repaired, not delivered.
+Safe to repeat: the same request number gets the same batch, and one below the child's last, a copy
+that the network held back, gets nothing. What it finds in a lane that its hash does not call ready is
+repaired, not delivered.
 
 FLAGS allow-oom
 KEYS
-  children      ZSET    child -> end of its lease, Unix ms; who is not in it gets nothing
+  children      ZSET    child -> end of its lease, Unix ms; who is not in it, or whose lease is over, gets
+                        nothing: its jobs would be rescued while it runs them
   child_prefix  string  HASH request, batch: the last claim of a child
   clock         HASH    keeper, alarm, token_at
   rate          HASH    tokens, at: the token bucket
@@ -38,7 +40,7 @@ if not open() then return { 'fresh' } end
 local wrong = any_wrong_type()
 if wrong then return wrong end
 local lease_end = redis.call('ZSCORE', children, child)
-if not lease_end then return { 'unregistered', CONF.version, -1, '0', NOW_US } end
+if not lease_end or tonumber(lease_end) <= NOW then return { 'unregistered', CONF.version, -1, '0', NOW_US } end
 
 local got = 0 -- `owned` is what ZADD takes for the pending zset
 local reply, owned = { 'ok', CONF.version, 0, '0', NOW_US }, {}
@@ -70,7 +72,7 @@ local function rescue_lost()
       end
     end
   end
-  return #over
+  return rescuing == '1' and #over or 0 -- else they stay, and looking again at once finds the same
 end
 
 local function deliver_to_child(id, key, v)
@@ -144,6 +146,7 @@ if last[1] == request and limit > 0 then
   end
   return reply
 end
+if limit > 0 and tonumber(last[1] or '0') > tonumber(request) then return reply end
 
 local promoted = promote(PROMOTE)
 local looked_at = rescue_lost()
@@ -153,13 +156,14 @@ if CONF.paused and CONF.paused_until and CONF.paused_until <= NOW then
 end
 
 local c = redis.call('HMGET', clock, 'keeper', 'alarm', 'token_at')
-if limit > 0 and c[3] then -- this claim sees everything that the token stood for
+if limit > 0 and c[3] and not probation then -- this claim sees everything that the token stood for
   redis.call('DEL', wake)
   redis.call('HDEL', clock, 'token_at')
 end
 
 local room, blocked_us = limit, nil -- blocked_us: µs until a limit lets more through; -1: a settle will
 local tokens
+local unread = false -- whether entries that only needed repair used up the looks, and more may be behind them
 if CONF.paused then
   room = 0
   blocked_us = CONF.paused_until and (CONF.paused_until - NOW) * 1000 or -1
@@ -185,10 +189,11 @@ if room > 0 then
     if tonumber(request) % 16 == 0 then order = { LANE.FIRST, LANE.LOW, LANE.HIGH, LANE.NORMAL } end
     for _, lane in ipairs(order) do
       -- Entries that only needed repair don't use the room up; one more look finds what is behind them.
-      for _ = 1, 2 do
+      for look = 1, 2 do
         if got >= room then break end
         local asked = room - got
         if read(lane, asked) < asked then break end
+        unread = unread or look == 2
       end
     end
   end
@@ -198,13 +203,15 @@ if room > 0 then
   end
 end
 
-if got > 0 then
-  redis.call('ZADD', pending, unpack(owned))
+if limit > 0 then
   local ids = {}
   for i = 1, got do ids[i] = owned[2 * i] end
   redis.call('HSET', child_prefix .. child, 'request', request, 'batch', table.concat(ids, ' '))
+end
+if got > 0 then
+  redis.call('ZADD', pending, unpack(owned))
   if probation then
-    redis.call('HSET', child_prefix .. child, 'running', ids[1])
+    redis.call('HSET', child_prefix .. child, 'running', owned[2])
     if redis.call('XLEN', ready_prefix .. LANE.SUSPECT) > got then push_suspect_token() end
   end
   count('claimed', got)
@@ -231,7 +238,7 @@ if got >= limit and limit > 0 or limit == 0 then
   local work = not blocked_us and (backlog() > 0 or next_us == 0)
   if work or (c[1] == child and next_us) or (limit == 0 and c[3]) then push_token() end
 elseif not probation then
-  if not blocked_us and (promoted >= PROMOTE or looked_at >= RESCUE) then next_us = 0 end
+  if not blocked_us and (promoted >= PROMOTE or looked_at >= RESCUE or unread) then next_us = 0 end
   local alarm = next_us and math.floor((NOW_US + next_us) / 1000)
   local old = tonumber(c[2])
   if not c[1] or c[1] == child or (alarm and (not old or alarm < old)) or (old and NOW - old > 1000) then

@@ -14,9 +14,10 @@ local function push_token()
 end
 
 -- wake_for: there is work at `at` (Unix ms; nil for now). Wakes when nobody would wake in time.
+-- An alarm over 1 s past is no promise: its keeper is gone.
 local function wake_for(at)
   local c = redis.pcall('HMGET', clock, 'alarm', 'token_at')
-  if at and c[1] and at >= tonumber(c[1]) then return end
+  if at and c[1] and at >= tonumber(c[1]) and NOW - c[1] <= 1000 then return end
   if c[2] and NOW - c[2] <= 50 and NOW >= tonumber(c[2]) then return end
   push_token()
 end
