@@ -39,6 +39,7 @@ for _, lane in ipairs(LANES) do
       local h = id and load(id)
       if h and h.state == STATE.PENDING and h.child == child then
         rescue(h, ran[id], why)
+        if h.entry ~= lane .. '/' .. entry[1] then drop_entry(lane .. '/' .. entry[1]) end
       else
         repair(lane, entry[1], h)
       end

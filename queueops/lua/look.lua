@@ -2,6 +2,7 @@
 look: does this delivery still own its job, and has somebody asked it to stop; with a progress to
 keep, keep it.
 
+FLAGS allow-oom
 KEYS
   job_prefix  string  a job's HASH less its id
 ARGV

@@ -74,12 +74,16 @@ local answers = {}
 for i, first in ipairs(records) do
   local verb, id, delivery, n = ARGV[first], ARGV[first + 1], ARGV[first + 2], tonumber(ARGV[first + 3])
   local h = load(id, verb == 'ack' and 'spec' or nil)
+  local by = child .. ' ' .. delivery
   if h and h.child == child and h.delivery == delivery then
     if h.state == STATE.PENDING then VERBS[verb](h, unpack(ARGV, first + 4, first + 3 + n)) end
     answers[i] = 'ok' -- not pending: this delivery was settled before, and the answer was lost
+  elseif h and h.settled == by then
+    answers[i] = 'ok' -- the same, and the job has been delivered again since
   else
     answers[i] = 'lost'
-    if verb ~= 'start' and verb ~= 'release' then
+    if verb ~= 'start' and verb ~= 'release' and not (h and h.late == by) then
+      if h then redis.call('HSET', h.key, 'late', by) end -- counted once, however often it is sent
       count('late')
       record('late', id, h and h.state or 'gone', h and h.state or 'gone', child, 'delivery', delivery, 'outcome', verb)
     end

@@ -1,7 +1,7 @@
 --[[
 sweep: find what no lease covers. A cursor a lane walks the group's pending entries, so that what
 is behind many live ones is found too: entries whose job is pending but in no lease are adopted,
-stale ones dropped; children whose lease ended long ago and who hold nothing are forgotten.
+those that another consumer took go back to who runs the job, stale ones are dropped; children whose lease ended long ago and who hold nothing are forgotten.
 
 KEYS
   children      ZSET    child -> end of its lease, Unix ms
@@ -38,6 +38,7 @@ for _, lane in ipairs(LANES) do
         redis.call('ZADD', pending, NOW, id)
         adopted = adopted + 1
       end
+      if h.child and h.child ~= entry[2] then repair(lane, entry[1], h) end
     elseif repair(lane, entry[1], h) == 'again' then -- delivered by hand: nobody ran it
       adopted = adopted + 1
     else

@@ -15,6 +15,7 @@ local function ack(h, actor, handler, result, ran_ms)
   redis.call('DEL', h.key)
   redis.call('HSET', h.key, 'state', STATE.DONE, 'since', NOW, 'child', h.child, 'delivery', h.delivery,
     'attempts', h.attempts, 'rescues', h.rescues, 'edition', h.edition or 0, 'handler', handler, 'result', result)
+  if h.settled then redis.call('HSET', h.key, 'settled', h.settled) end
   redis.call('PEXPIRE', h.key, keep)
   record('ack', h.id, h.state, STATE.DONE, actor, 'delivery', h.delivery, 'attempts', h.attempts,
     'ran_ms', ran_ms, 'result', result, 'spec', spec)

@@ -2,18 +2,20 @@
 claim: deliver one ready job to a child: the delivery, and the start where it starts at once, are
 counted before its handler runs.
 
-`v` is what READ names. The caller adds the ids to the pending zset. Appends to `reply`: id, delivery, attempts, rescues, edition, started
-(1 or 0), due (Unix ms), spec.
+`v` is what READ names. The caller adds the ids to the pending zset. Appends to `reply`: id, delivery,
+attempts, rescues, edition, started (1 or 0), due (Unix ms), spec.
 ]]
 -- @include job
 -- @include record
 local READ = { 'state', 'entry', 'delivery', 'attempts', 'rescues', 'edition', 'run_at', 'since',
-  'expires', 'parts', 'spec' }
+  'expires', 'parts', 'spec', 'child' }
 local function claim(id, key, v, child, starts, reply)
   local delivery = (tonumber(v[3]) or 0) + 1
   local spec = v[11]
   if v[10] then spec = spec_of(key, tonumber(v[10])) end
-  local due = v[7] or v[8]
+  local due = tonumber(v[7]) or tonumber(v[8]) or NOW
+  -- Who settled the last delivery may ask again, when the answer was lost; a rescue leaves no child.
+  if v[12] then redis.call('HSET', key, 'settled', v[12] .. ' ' .. v[3]) end
   redis.call('HSET', key, 'state', STATE.PENDING, 'since', NOW, 'child', child, 'delivery', delivery,
     'started', starts and NOW or 0, 'run_at', due)
   record('claim', id, STATE.READY, STATE.PENDING, child, 'delivery', delivery)

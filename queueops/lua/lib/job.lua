@@ -10,6 +10,7 @@ KEYS
   dead_prefix    string  the ZSET of the dead of one cause less its id
   discarded      ZSET    id -> end of its keep time, Unix ms
   unique_prefix  string  the STRING of a unique key less its digest
+  wake_suspect   LIST    at most one token, for the probation children
 ]]
 -- @include causes
 local function is_live(state)
@@ -21,14 +22,15 @@ end
 local function load(id, with_spec)
   local key = job_prefix .. id
   local v = redis.pcall('HMGET', key, 'state', 'since', 'child', 'delivery', 'attempts', 'rescues',
-    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts', with_spec or 'state')
+    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts', 'settled', 'late',
+    with_spec or 'state')
   if v.err then return nil, 'corrupt' end
   if not v[1] then return nil, redis.call('EXISTS', key) == 1 and 'corrupt' or 'missing' end
   return {
     id = id, key = key, state = v[1], since = tonumber(v[2]) or 0, child = v[3], delivery = v[4],
     attempts = tonumber(v[5]) or 0, rescues = tonumber(v[6]) or 0, entry = v[7], cause = v[8],
     unique = v[9], lane = v[10] or LANE.NORMAL, edition = v[11], started = v[12], op = v[13],
-    run_at = v[14], parts = tonumber(v[15]), spec = with_spec and v[16],
+    run_at = v[14], parts = tonumber(v[15]), settled = v[16], late = v[17], spec = with_spec and v[18],
   }
 end
 
@@ -37,6 +39,7 @@ end
 local function spec_of(key, parts, first)
   local spec = first or redis.call('HGET', key, 'spec')
   if not parts or not spec then return spec end
+  if parts > 1000 then return false end
   local names = {}
   for i = 1, parts - 1 do names[i] = 'spec' .. i end
   local more = redis.call('HMGET', key, unpack(names))
@@ -46,9 +49,19 @@ local function spec_of(key, parts, first)
   return spec .. table.concat(more)
 end
 
+local function push_suspect_token()
+  if redis.pcall('LLEN', wake_suspect) == 0 then redis.pcall('RPUSH', wake_suspect, '1') end
+end
+
 -- to_lane: add the id to a lane and return the `entry` that the job's hash must hold.
 local function to_lane(id, lane)
+  if lane == LANE.SUSPECT then push_suspect_token() end
   return lane .. '/' .. redis.call('XADD', ready_prefix .. lane, '*', 'id', id)
+end
+
+-- turn_of: the lane of a job that keeps its turn. A suspect stays one: nothing has cleared it.
+local function turn_of(h)
+  return h.entry and string.find(h.entry, LANE.SUSPECT .. '/', 1, true) == 1 and LANE.SUSPECT or LANE.FIRST
 end
 
 local function drop_entry(entry)
@@ -106,7 +119,7 @@ local function leave(h)
     if h.entry then drop_entry(h.entry) end
   elseif h.state == STATE.DEAD then
     redis.call('ZREM', dead, h.id)
-    if h.cause then redis.call('ZREM', dead_prefix .. h.cause, h.id) end
+    if h.cause then redis.pcall('ZREM', dead_prefix .. h.cause, h.id) end
   elseif h.state == STATE.DISCARDED then
     redis.call('ZREM', discarded, h.id)
   end
@@ -118,6 +131,13 @@ local function free_unique(h)
   if h.unique and redis.call('GET', unique_prefix .. h.unique) == h.id
     and redis.call('PTTL', unique_prefix .. h.unique) < 0 then
     redis.call('DEL', unique_prefix .. h.unique)
+  end
+end
+
+-- hold_unique: the job wants to run again, and holds its key again; a time of its own goes on.
+local function hold_unique(h)
+  if h.unique and redis.call('GET', unique_prefix .. h.unique) ~= h.id then
+    redis.call('SET', unique_prefix .. h.unique, h.id)
   end
 end
 

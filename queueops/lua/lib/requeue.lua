@@ -13,8 +13,8 @@ local function requeue(h, actor, reason, delay_ms)
   end
   local delay = tonumber(delay_ms) or 0
   leave(h)
-  if h.unique then redis.call('SET', unique_prefix .. h.unique, h.id) end
-  redis.call('HDEL', h.key, 'child', 'cause', 'unknown_since', 'cancel', 'rescues', 'attempts')
+  hold_unique(h)
+  redis.call('HDEL', h.key, 'cause', 'unknown_since', 'cancel', 'rescues', 'attempts')
   redis.call('HINCRBY', h.key, 'requeues', 1)
   local expires = redis.call('HGET', h.key, 'expires')
   if expires and tonumber(expires) <= NOW then redis.call('HDEL', h.key, 'expires') end -- a person wants it

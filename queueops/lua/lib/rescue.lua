@@ -5,20 +5,13 @@ started keeps its turn and counts as nothing.
 
 `why` names the signal or the end of the lease. The child is forgotten, so that its late
 settlement is refused.
-
-KEYS
-  wake_suspect  LIST  at most one token, for the probation children
 ]]
 -- @include bury
-local function push_suspect_token()
-  if redis.pcall('LLEN', wake_suspect) == 0 then redis.pcall('RPUSH', wake_suspect, '1') end
-end
-
 local function rescue(h, counted, why)
   redis.call('HDEL', h.key, 'child')
   if not counted then
     leave(h)
-    local entry = to_lane(h.id, LANE.FIRST)
+    local entry = to_lane(h.id, turn_of(h))
     redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
     redis.call('HDEL', h.key, 'started', 'run_at')
     if h.cause then count_failing(h.cause, 1) end
@@ -35,7 +28,6 @@ local function rescue(h, counted, why)
   end
   leave(h)
   local entry = to_lane(h.id, LANE.SUSPECT)
-  push_suspect_token()
   redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
   redis.call('HDEL', h.key, 'started', 'run_at')
   if h.cause then count_failing(h.cause, 1) end

@@ -11,18 +11,19 @@ local function restore(h, actor, reason)
   if is_live(to) and h.unique then
     local holder = unique_holder(h.unique, h.id)
     if holder then return 'held:' .. holder end
-    redis.call('SET', unique_prefix .. h.unique, h.id)
+    hold_unique(h)
   end
   leave(h)
-  redis.call('HDEL', h.key, 'was', 'was_at', 'reason', 'child')
+  redis.call('HDEL', h.key, 'was', 'was_at', 'reason')
   if v[3] and tonumber(v[3]) <= NOW then redis.call('HDEL', h.key, 'expires') end -- a person wants it
+  local cause = (h.cause or to == STATE.DEAD) and keep_cause(h.cause or 'other')
+  if cause then redis.call('HSET', h.key, 'cause', cause) end
   if to == STATE.DEAD then
-    local cause = h.cause or note_cause('other', 'other causes')
     redis.call('ZADD', dead, at, h.id)
-    redis.call('ZADD', dead_prefix .. cause, at, h.id)
-    redis.call('HSET', h.key, 'state', to, 'since', NOW, 'cause', cause)
+    redis.pcall('ZADD', dead_prefix .. cause, at, h.id)
+    redis.call('HSET', h.key, 'state', to, 'since', NOW)
   else
-    if h.cause then count_failing(h.cause, 1) end
+    if cause then count_failing(cause, 1) end
     if to == STATE.DELAYED then
       redis.call('ZADD', delayed, at, h.id)
       redis.call('HSET', h.key, 'state', to, 'since', NOW)

@@ -17,6 +17,7 @@ local function snooze(h, actor, delay_ms, reason, unknown)
   redis.call('ZADD', delayed, run_at, h.id)
   redis.call('HSET', h.key, 'state', STATE.DELAYED, 'since', NOW)
   redis.call('HDEL', h.key, 'entry', 'run_at', 'started')
+  if unknown ~= '1' then redis.call('HDEL', h.key, 'unknown_since') end
   record('snooze', h.id, h.state, STATE.DELAYED, actor, 'delivery', h.delivery, 'reason', reason,
     'delay_ms', delay_ms, 'run_at', run_at)
   count('snoozed')
