@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -134,6 +135,14 @@ class Connection:
             self._major = numbers[0]
         return self._major
 
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """Let commands on `client` raise errors of ours."""
+        try:
+            yield
+        except RedisError as error:
+            raise self.translated(error) from error
+
     def run(self, script: Script, queue: str, rest: Sequence[object] = (), **named: object) -> Any:
         """Run one script. Raises StoreUnavailable, StoreFull or WrongKeyType."""
         try:
@@ -192,12 +201,15 @@ class Connection:
     def translated(self, error: RedisError) -> Exception:
         """The error as a person should read it."""
         text = str(error)
+        if isinstance(error, ReadOnlyError) and not self.is_cluster:
+            # A replica now: idle sockets to it would go on refusing, new ones ask where the primary is.
+            self.client.connection_pool.disconnect(inuse_connections=False)
         if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
             return StoreFull(f"Redis at {masked(self.url)} is at its maxmemory and takes nothing in")
         if text.startswith("QUEUEOPS-WRONGTYPE") or "WRONGTYPE" in text:
             return WrongKeyType(text.removeprefix("QUEUEOPS-WRONGTYPE "))
         if isinstance(error, ResponseError) and not text.startswith(
-            ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")
+            ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY ", "MISCONF", "NOREPLICAS")
         ):
             return error
         return StoreUnavailable(f"no Redis at {masked(self.url)}: {text or type(error).__name__}")

@@ -14,7 +14,7 @@ from queueops import keys
 from queueops.conf import config
 from queueops.connection import Call, Connection, connection
 from queueops.errors import StoreUnavailable
-from queueops.job import Claimed, Delivery, NewJob, spec_parts
+from queueops.job import Claimed, Delivery, NewJob, new_job_id, spec_parts
 from queueops.scripts import script
 
 #: Jobs in one enqueue script; more go as several scripts of one round trip.
@@ -124,9 +124,13 @@ class Store:
         return found, queue, found.arguments(queue, rest, now_ms=self.now_ms, **named)
 
     def register(self, queue: str, *, again: bool = False) -> None:
-        """Put the queue on the index and publish its settings. Safe to repeat."""
+        """Put the queue on the index and publish its settings. Safe to repeat.
+
+        Raises StoreFull or StoreUnavailable.
+        """
         keys.check_queue(queue)
-        self.connection.client.sadd(keys.QUEUES, queue)
+        with self.connection.translating():
+            self.connection.client.sadd(keys.QUEUES, queue)
         self._publish(self, queue)
 
     def publish(self, queue: str, version: int, settings: Mapping[str, object]) -> bool:
@@ -141,8 +145,9 @@ class Store:
 
         fresh = secrets.token_hex(8)
         client = self.connection.client
-        client.set(keys.EPOCH, fresh, nx=True)
-        found = client.get(keys.EPOCH)
+        with self.connection.translating():
+            client.set(keys.EPOCH, fresh, nx=True)
+            found = client.get(keys.EPOCH)
         return (found or b"").decode() if isinstance(found, bytes) else str(found)
 
     # -- enqueue ------------------------------------------------------------------
@@ -246,8 +251,14 @@ class Store:
         self, verb: str, queue: str, items: Sequence[tuple[str, object]], *, actor: str, reason: str = "",
         operation: str = "", frozen_ms: int | None = None, from_state: str = "",
     ) -> list[str]:  # fmt: skip
-        """One verb on many jobs, each (id, argument); a word each (lua/act.lua)."""
+        """One verb on many jobs, each (id, argument); a word each (lua/act.lua).
+
+        Without an `operation` the call is one of its own: sent again after a lost answer, it answers
+        as it did.
+        """
         flat = list(itertools.chain.from_iterable(items))
+        if not operation and verb != "purge":  # what is purged carries nothing: again, it is 'missing'
+            operation = new_job_id()
         answers = self._run(
             "act", queue, flat, verb=verb, actor=actor, operation=operation, reason=reason,
             frozen_ms="" if frozen_ms is None else frozen_ms, **{"from": from_state},
