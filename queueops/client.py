@@ -19,7 +19,7 @@ from queueops.inspector import Inspector
 from queueops.job import Job, NewJob, from_ms, new_job_id, to_ms
 from queueops.payload import encode_spec
 from queueops.policies import RetryPolicy
-from queueops.states import PRIORITIES, JobState, Lane
+from queueops.states import PRIORITIES, JobState
 from queueops.store import Enqueued, Store
 
 #: Past this a score would still be exact, but a datetime would not exist. Unix ms.
@@ -203,12 +203,14 @@ def _prepare(spec: JobSpec, default_queue: str | None) -> Prepared:
         raise ValueError(f"priority must be one of {', '.join(_LANES)}, got {spec.priority!r:.60}")
     if spec.delay is not None and spec.run_at is not None:
         raise ValueError("give delay or run_at, not both")
-    run_at = _instant("run_at", spec.run_at) if spec.run_at is not None else None
+    run_at: int | str | None = None
+    if spec.run_at is not None:
+        run_at = _instant("run_at", spec.run_at)
     if spec.delay is not None:
         run_at = _after("delay", spec.delay)
     if spec.unique_for is not None and spec.unique_key is None:
         raise ValueError("unique_for needs a unique_key")
-    expires = None
+    expires: int | str | None = None
     if spec.expires is not None:
         is_instant = isinstance(spec.expires, datetime)
         expires = _instant("expires", spec.expires) if is_instant else _after("expires", spec.expires)

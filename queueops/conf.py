@@ -28,6 +28,10 @@ class Config:
     done_keep_s: float = 600.0
     #: How long a discarded job can be restored.
     discarded_keep_s: float = 86_400.0
+    #: How long the record keeps a job that ended well, one that was set aside, one that was ever dead.
+    record_done_s: float = 7 * 86_400.0
+    record_discarded_s: float = 30 * 86_400.0
+    record_dead_s: float = 90 * 86_400.0
     #: The largest args plus kwargs, as JSON.
     max_payload_bytes: int = 262_144
     #: The largest result that is kept with a done job, as JSON; a larger one is left out.
@@ -58,7 +62,8 @@ class Config:
     test_now_ms: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("lease_s", "done_keep_s", "discarded_keep_s", "hard_limit_s", "fetch_limit_s"):
+        positive = ("lease_s", "done_keep_s", "discarded_keep_s", "hard_limit_s", "fetch_limit_s")
+        for name in (*positive, "record_done_s", "record_discarded_s", "record_dead_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(
@@ -86,7 +91,7 @@ _TYPES = get_type_hints(Config)
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 
-def _parse(name: str, value: object) -> object:
+def _parse(name: str, value: object) -> Any:
     """Turn an environment string into the field's type. Raises ConfigError."""
     kind = _TYPES[name]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

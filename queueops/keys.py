@@ -62,7 +62,7 @@ def check_queue(queue: object) -> str:
         raise TypeError(f"queue must be a string, got {type(queue).__name__}")
     if not _QUEUE_NAME.match(queue):
         raise ValueError(
-            f"queue name {_shown(queue)} is not allowed: 1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first"
+            f"queue name {_shown(queue)} is not allowed: 1 to 64 of A-Z a-z 0-9 . _ -, the first no sign"
         )
     return queue
 
@@ -73,7 +73,7 @@ def check_job_id(job_id: object) -> str:
         raise TypeError(f"job_id must be a string, got {type(job_id).__name__}")
     if not _JOB_ID.match(job_id):
         raise ValueError(
-            f"job_id {_shown(job_id)} is not allowed: 1 to 128 of A-Z a-z 0-9 . _ : @ -, a letter or digit first"
+            f"job_id {_shown(job_id)} is not allowed: 1 to 128 of A-Z a-z 0-9 . _ : @ -, the first no sign"
         )
     return job_id
 

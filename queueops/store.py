@@ -240,7 +240,7 @@ class Store:
 
     def look(self, queue: str, child: str, job_id: str, delivery: int, progress: str = "") -> str:
         """'ok', 'cancelled' or 'lost' for a running delivery; keeps its progress ('n/of')."""
-        named = {"id": job_id, "child": child, "delivery": delivery, "progress": progress}
+        named: dict[str, Any] = {"id": job_id, "child": child, "delivery": delivery, "progress": progress}
         found = script("look")
         answer: bytes = self.connection.run(found, queue, **named)
         return answer.decode()
@@ -348,7 +348,7 @@ class Store:
 
     def take_lease(self, role: str, holder: str, ttl_s: float) -> int:
         """Take or keep the single-runner lease of `role`; its term, or 0 when another holds it."""
-        named = {"holder": holder, "ttl_ms": round(ttl_s * 1000)}
+        named: dict[str, Any] = {"holder": holder, "ttl_ms": round(ttl_s * 1000)}
         return int(self.connection.run(script("lease"), keys.lease(role), **named))
 
     def give_lease(self, role: str, holder: str) -> None:
@@ -410,7 +410,7 @@ def _records(outcomes: Iterable[Outcome]) -> list[object]:
 
 def _claim_arguments(
     child: str, request: int, limit: int, starts: int | None, suspects: bool, rescuing: bool
-) -> dict[str, object]:
+) -> dict[str, Any]:
     return {
         "child": child,
         "request": request,
