@@ -62,7 +62,8 @@ def check_queue(queue: object) -> str:
         raise TypeError(f"queue must be a string, got {type(queue).__name__}")
     if not _QUEUE_NAME.match(queue):
         raise ValueError(
-            f"queue name {_shown(queue)} is not allowed: 1 to 64 of A-Z a-z 0-9 . _ -, the first no sign"
+            f"queue name {_shown(queue)} is not allowed: "
+            "1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first"
         )
     return queue
 
@@ -73,7 +74,8 @@ def check_job_id(job_id: object) -> str:
         raise TypeError(f"job_id must be a string, got {type(job_id).__name__}")
     if not _JOB_ID.match(job_id):
         raise ValueError(
-            f"job_id {_shown(job_id)} is not allowed: 1 to 128 of A-Z a-z 0-9 . _ : @ -, the first no sign"
+            f"job_id {_shown(job_id)} is not allowed: "
+            "1 to 128 of A-Z a-z 0-9 . _ : @ -, a letter or digit first"
         )
     return job_id
 
@@ -137,3 +139,8 @@ def schedule(queue: str, key: str) -> str:
 def lease(role: str) -> str:
     """STRING: who runs `role` now, with its term; a single-runner lease."""
     return f"{PREFIX}lease:{role}"
+
+
+def drain(worker: str) -> str:
+    """STRING: a person asked this worker to finish and stop; read with each heartbeat."""
+    return f"{PREFIX}drain:{worker}"
