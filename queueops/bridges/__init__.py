@@ -1,0 +1,1 @@
+"""Bridges to other libraries: each module here is the only importer of its one."""
