@@ -206,8 +206,11 @@ class Connection:
             self.client.connection_pool.disconnect(inuse_connections=False)
         if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
             return StoreFull(f"Redis at {masked(self.url)} is at its maxmemory and takes nothing in")
-        if text.startswith("QUEUEOPS-WRONGTYPE") or "WRONGTYPE" in text:
+        if text.startswith("QUEUEOPS-WRONGTYPE "):
             return WrongKeyType(text.removeprefix("QUEUEOPS-WRONGTYPE "))
+        if "WRONGTYPE" in text:
+            place = masked(self.url)
+            return WrongKeyType(f"a key at {place} holds another type than ours: `manage.py doctor` names it")
         if isinstance(error, ResponseError) and not text.startswith(
             ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY ", "MISCONF", "NOREPLICAS")
         ):
