@@ -43,10 +43,10 @@ def decode_job(
         delivery=_number(fields.get(b"delivery")) or 0,
         edition=_number(fields.get(b"edition")) or 0,
         requeues=_number(fields.get(b"requeues")) or 0,
-        run_at=_instant(run_at),
-        since=_instant(_number(fields.get(b"since"))),
-        expires_at=_instant(_number(fields.get(b"expires"))),
-        started_at=_instant(_number(fields.get(b"started")) or None),
+        run_at=_maybe(run_at),
+        since=_maybe(_number(fields.get(b"since"))),
+        expires_at=_maybe(_number(fields.get(b"expires"))),
+        started_at=_maybe(_number(fields.get(b"started")) or None),
         error=_error(fields.get(b"error"), cause),
         cause=cause,
         reason=_text(fields.get(b"reason")),
@@ -123,8 +123,13 @@ def _result(value: bytes | None) -> Any:
         return value.decode(errors="replace")
 
 
-def _instant(ms: float | None) -> datetime | None:
-    return from_ms(min(max(ms, 0), _LAST_MS)) if ms is not None else None
+def instant(ms: float) -> datetime:
+    """The instant of Unix ms, however absurd they are."""
+    return from_ms(min(max(ms, 0), _LAST_MS))
+
+
+def _maybe(ms: float | None) -> datetime | None:
+    return instant(ms) if ms is not None else None
 
 
 def _number(value: bytes | None) -> int | None:

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from queueops import keys
-from queueops.inspector.decode import decode_job
+from queueops.inspector.decode import decode_job, instant
 from queueops.inspector.reads import Reads, listed, number
-from queueops.job import Job, from_ms
+from queueops.job import Job
 from queueops.scripts import script
 from queueops.states import LISTED, JobState, Lane
 
@@ -53,6 +53,24 @@ class Page:
     def jobs(self) -> list[Job]:
         """The jobs of the rows."""
         return [row.job for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An id on a walk, the time by which its state sorts it (Unix ms), and the cursor to go on after it."""
+
+    id: str
+    at_ms: float
+    cursor: str
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Some ids of a state, the cursor of the next ones (None: these are the last), and how many there are."""
+
+    steps: list[Step]
+    next: str | None
+    size: int
 
 
 class Pages(Reads):
@@ -119,37 +137,46 @@ class Pages(Reads):
         if cause is not None and state is not JobState.DEAD:
             raise ValueError("only the dead are listed by cause")
         newest = state in _NEWEST_FIRST if newest is None else newest
-        if state is JobState.READY:
-            return self._ready_page(queue, limit, after, newest)
-        key = keys.jobs_in(queue, state) if cause is None else keys.dead_of_cause(queue, cause)
-        return self._set_page(queue, state, key, limit, after, newest)
+        walk = self.walk(queue, state, limit=limit, after=after, newest=newest, cause=cause)
+        rows = self._rows(queue, state, walk.steps)
+        return Page(queue, state, rows, walk.size, walk.next, newest, self.now_ms())
 
-    def _set_page(
-        self, queue: str, state: JobState, key: str, limit: int, after: str | None, newest: bool
-    ) -> Page:
-        score, member = "", ""
-        if after:
-            match = _SET_CURSOR.match(after)
-            if match is None:
-                raise ValueError(f"no such page: {after!r:.80}")
-            score, member = match[1], match[2]
+    def walk(
+        self,
+        queue: str,
+        state: JobState,
+        *,
+        limit: int,
+        after: str | None = None,
+        newest: bool = False,
+        cause: str | None = None,
+        until: str | None = None,
+    ) -> Walk:
+        """The ids of a state from where the walk of `after` ended, without their jobs.
+
+        `until` is a cursor too (for ready jobs, Unix ms of the server): the walk ends at it, so that
+        it does not run after what comes meanwhile. Raises ValueError for a bad cursor.
+        """
+        if state is JobState.READY:
+            return self._walk_lanes(queue, limit, after, newest, until)
+        score, member = _set_cursor(after)
+        key = keys.jobs_in(queue, state) if cause is None else keys.dead_of_cause(queue, cause)
         size, *flat = self.connection.run(
             script("seek"), key, score=score, member=member, reverse="1" if newest else "", count=limit + 1
         )
-        pairs = list(zip(flat[::2], flat[1::2], strict=True))
-        more, pairs = len(pairs) > limit, pairs[:limit]
-        ids = [job_id.decode(errors="replace") for job_id, _ in pairs]
-        rows = []
-        for job_id, job, (_, at) in zip(ids, self.jobs(queue, ids), pairs, strict=True):
-            if job is None:
-                job = Job(id=job_id, queue=queue, state=None, corrupt="its data are missing")
-            elif job.state != state and job.corrupt is None:
-                continue  # it moved between the two reads
-            rows.append(Row(job, from_ms(min(max(float(at), 0), 253_402_300_799_999))))
-        last = f"{_plain(pairs[-1][1])}~{ids[-1]}" if more else None
-        return Page(queue, state, rows, int(size), last, newest, self.now_ms())
+        steps = []
+        for raw, at in zip(flat[::2], flat[1::2], strict=True):
+            job_id = raw.decode(errors="replace")
+            steps.append(Step(job_id, float(at), f"{_plain(at)}~{job_id}"))
+        more, steps = len(steps) > limit, steps[:limit]
+        if until is not None:
+            last_score, last_member = _set_cursor(until)
+            last = (float(last_score), last_member.encode())
+            kept = [step for step in steps if (step.at_ms, step.id.encode()) <= last]
+            more, steps = more and len(kept) == len(steps), kept
+        return Walk(steps, steps[-1].cursor if more else None, int(size))
 
-    def _ready_page(self, queue: str, limit: int, after: str | None, newest: bool) -> Page:
+    def _walk_lanes(self, queue: str, limit: int, after: str | None, newest: bool, until: str | None) -> Walk:
         lanes = list(reversed(Lane)) if newest else list(Lane)
         start: bytes | None = None
         if after:
@@ -164,42 +191,49 @@ class Pages(Reads):
             pipe.xinfo_groups(keys.ready(queue, lane))
         answers = self.answers(pipe)
         total = read_counts(answers[:COUNTS])[JobState.READY]
-        delivered = [last_delivered(groups) for groups in answers[COUNTS:]]
         pipe = self.pipe()
-        for i, (lane, at) in enumerate(zip(lanes, delivered, strict=True)):
-            key = keys.ready(queue, lane)
-            place = start if i == 0 else None
+        for lane, groups in zip(lanes, answers[COUNTS:], strict=True):
+            key, low = keys.ready(queue, lane), last_delivered(groups)
+            high: str | bytes = until or "+"
             if newest:
-                pipe.xrevrange(key, max=b"(" + place if place else "+", min=b"(" + at, count=limit + 1)
+                high = b"(" + start if start else high
+                pipe.xrevrange(key, max=high, min=b"(" + low, count=limit + 1)
             else:
-                low = max(at, place, key=_stream_order) if place else at
-                pipe.xrange(key, min=b"(" + low, max="+", count=limit + 1)
-        entries = [
-            (lane, entry_id, fields)
+                low = max(low, start, key=_stream_order) if start else low
+                pipe.xrange(key, min=b"(" + low, max=high, count=limit + 1)
+            start = None  # it is a place in the first lane only
+        steps = [
+            Step(
+                ((fields or {}).get(b"id") or b"").decode(errors="replace"),
+                float(entry_id.split(b"-")[0]),
+                f"{lane.value}~{entry_id.decode()}",
+            )
             for lane, found in zip(lanes, self.answers(pipe), strict=True)
             for entry_id, fields in listed(found)
         ]
-        more, entries = len(entries) > limit, entries[:limit]
-        return Page(
-            queue,
-            JobState.READY,
-            self._ready_rows(queue, entries),
-            total,
-            f"{entries[-1][0].value}~{entries[-1][1].decode()}" if more else None,
-            newest,
-            self.now_ms(),
-        )
+        more, steps = len(steps) > limit, steps[:limit]
+        return Walk(steps, steps[-1].cursor if more else None, total)
 
-    def _ready_rows(self, queue: str, entries: list[tuple[Lane, bytes, Any]]) -> list[Row]:
-        ids = [((fields or {}).get(b"id") or b"").decode(errors="replace") for _, _, fields in entries]
+    def _rows(self, queue: str, state: JobState, steps: Sequence[Step]) -> list[Row]:
         rows = []
-        for (_lane, entry_id, _), job_id, job in zip(entries, ids, self.jobs(queue, ids), strict=True):
+        jobs = self.jobs(queue, [step.id for step in steps])
+        for step, job in zip(steps, jobs, strict=True):
             if job is None:
-                job = Job(id=job_id, queue=queue, state=None, corrupt="its data are missing")
-            elif job.state != JobState.READY and job.corrupt is None:
-                continue
-            rows.append(Row(job, job.since or from_ms(int(entry_id.split(b"-")[0]))))
+                job = Job(id=step.id, queue=queue, state=None, corrupt="its data are missing")
+            elif job.state != state and job.corrupt is None:
+                continue  # it moved between the two reads
+            since = job.since if state is JobState.READY else None
+            rows.append(Row(job, since or instant(step.at_ms)))
         return rows
+
+
+def _set_cursor(cursor: str | None) -> tuple[str, str]:
+    if not cursor:
+        return "", ""
+    match = _SET_CURSOR.match(cursor)
+    if match is None:
+        raise ValueError(f"no such page: {cursor!r:.80}")
+    return match[1], match[2]
 
 
 #: Answers that ask_counts asks for.
