@@ -66,6 +66,10 @@ class LostLease(QueueOpsError):
     """The delivery no longer owns its job: the outcome must be dropped."""
 
 
+class WrongDatabase(QueueOpsError):
+    """once() would record an effect in another database than the one that its work is done in."""
+
+
 class UnknownHandler(QueueOpsError):
     """No registered handler has this name."""
 
@@ -109,6 +113,14 @@ class RetryLater(Outcome):
         self.delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
         self.reason = reason
         super().__init__(reason or f"retry after {self.delay_s:g} s")
+
+
+class WebhookFailed(RetryLater):
+    """A webhook was not taken and may be later. `status` is the HTTP one, None for a network error."""
+
+    def __init__(self, reason: str, *, delay: float = 0.0, status: int | None = None) -> None:
+        super().__init__(delay, reason)
+        self.status = status
 
 
 class Snooze(Outcome):

@@ -107,12 +107,12 @@ class Job(models.Model):
                 F("id").desc(),
                 name="job_by_cause",
                 condition=~Q(cause=""),
-            ),  # fmt: skip
+            ),
             # WHERE job_id = i; WHERE job_id LIKE 'prefix%' (>= and < on SQLite) ORDER BY job_id LIMIT 51
             models.Index(fields=["job_id"], opclasses=["varchar_pattern_ops"], name="job_by_id"),
-            # WHERE state = 'accepted' AND (accepted_at, id) > (…) ORDER BY accepted_at, id LIMIT n      the relay
+            # WHERE state = 'accepted' AND (accepted_at, id) > (…) ORDER BY accepted_at, id LIMIT n   the relay
             models.Index(fields=["accepted_at", "id"], condition=Q(state=ACCEPTED), name="job_accepted"),
-            # WHERE keep_until <= t ORDER BY keep_until LIMIT n                                         retention
+            # WHERE keep_until <= t ORDER BY keep_until LIMIT n                                      retention
             models.Index(fields=["keep_until"], condition=Q(keep_until__isnull=False), name="job_over"),
         ]
         permissions = [
@@ -246,7 +246,7 @@ class Effect(models.Model):
         indexes = [
             # DELETE … WHERE queue = q AND job_id IN (…)                         retention
             models.Index(fields=["queue", "job_id"], name="effect_of_job"),
-            # WHERE created_at < t ORDER BY created_at LIMIT n                   retention, of jobs without a row
+            # WHERE created_at < t ORDER BY created_at LIMIT n                retention, of jobs without a row
             models.Index(fields=["created_at"], name="effect_by_age"),
         ]
 

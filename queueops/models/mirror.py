@@ -18,8 +18,9 @@ class MirrorState(models.Model):
     epoch = models.CharField(max_length=64, blank=True)
     lag_events = models.PositiveBigIntegerField(default=0)
     lag_s = models.FloatField(default=0)
-    #: Events that the engine dropped unmirrored, by its own count.
+    #: Events that the engine dropped unmirrored, and its counter of them as last seen.
     events_lost = models.PositiveBigIntegerField(default=0)
+    lost_counter = models.PositiveBigIntegerField(default=0)
     gaps = models.PositiveIntegerField(default=0)
     gap_at = models.DateTimeField(null=True)
     #: Redis TIME when the last pass began that read to the stream's end without a gap.

@@ -9,7 +9,7 @@ from queueops.models.fields import CleanJSONField, CleanTextField
 
 
 class Operation(models.Model):
-    """A bulk action: one verb on the jobs that were in `from_state` since `frozen_ms` or before, and match."""
+    """A bulk action: one verb on the jobs in `from_state` since `frozen_ms` or before that match."""
 
     class Status(models.TextChoices):
         WAITING = "waiting"  # no runner has begun it
