@@ -81,10 +81,13 @@ class _Queue:
         }
         self.entries: dict[str, str] = {}  # "<lane>/<entry id>" -> job id
         self.owners: dict[str, str] = {}  # "<lane>/<entry id>" -> consumer
+        self.lanes: dict[str, list[str]] = defaultdict(list)  # job id -> its entries
         for lane in Lane:
             stream = keys.ready(self.name, lane)
             for entry, fields in self.client.xrange(stream):
-                self.entries[f"{lane}/{entry.decode()}"] = _text(next(iter(fields.values())))
+                where, job_id = f"{lane}/{entry.decode()}", _text(next(iter(fields.values())))
+                self.entries[where] = job_id
+                self.lanes[job_id].append(where)
             if any(_text(group["name"]) == keys.GROUP for group in self._groups(stream)):
                 for held in self.client.xpending_range(stream, keys.GROUP, "-", "+", 1_000_000):
                     self.owners[f"{lane}/{held['message_id'].decode()}"] = _text(held["consumer"])
@@ -103,7 +106,7 @@ class _Queue:
             self.found.append(f"{job_id} is in the state {state!r}")
             return
         places = [str(there) for there in _SETS if job_id in self.sets[there]]
-        lanes = [where for where, member in self.entries.items() if member == job_id]
+        lanes = self.lanes.get(job_id, [])
         if state == JobState.READY:
             if places or lanes != [entry]:
                 self.found.append(f"{job_id} is ready at {entry}, and stands in {[*places, *lanes]}")
@@ -183,8 +186,10 @@ class _Queue:
                 )
 
     def _check_ttls(self) -> None:
+        pipe = self.client.pipeline(transaction=False)
         for name in self.key_names:
-            ttl = self.client.pttl(self._key(name))
+            pipe.pttl(self._key(name))
+        for name, ttl in zip(self.key_names, pipe.execute(), strict=True):
             done = name.startswith("job:") and self.jobs[name[4:]].get("state") == JobState.DONE
             if ttl == -1 and done:
                 self.found.append(f"{name} is done and never leaves")
