@@ -140,8 +140,8 @@ if last[1] == request and limit > 0 then
     if h and h.state == STATE.PENDING and h.child == child then
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, h.delivery, h.attempts, h.rescues
-      reply[n + 5], reply[n + 6] = h.edition or '0', h.started ~= '0' and 1 or 0
-      reply[n + 7], reply[n + 8] = h.run_at or h.since, spec_of(h.key, h.parts) or ''
+      reply[n + 5], reply[n + 6] = tonumber(h.edition) or 0, h.started ~= '0' and 1 or 0
+      reply[n + 7], reply[n + 8] = tonumber(h.run_at) or h.since, spec_of(h.key, h.parts) or ''
     end
   end
   return reply

@@ -21,6 +21,6 @@ local function claim(id, key, v, child, starts, reply)
   record('claim', id, STATE.READY, STATE.PENDING, child, 'delivery', delivery)
   bucket('lateness', NOW - due)
   local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, delivery, v[4] or '0', v[5] or '0'
-  reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = v[6] or '0', starts and 1 or 0, due, spec or ''
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, delivery, tonumber(v[4]) or 0, tonumber(v[5]) or 0
+  reply[n + 5], reply[n + 6], reply[n + 7], reply[n + 8] = tonumber(v[6]) or 0, starts and 1 or 0, due, spec or ''
 end
