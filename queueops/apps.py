@@ -17,6 +17,12 @@ class QueueOpsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from queueops import client, store
+        from queueops.publishing import publish
+        from queueops.record import Record
+
+        client.use_record(Record())
+        store.use_publisher(publish)
         post_migrate.connect(_restore_groups, sender=self, dispatch_uid="queueops.groups")
 
 

@@ -99,15 +99,46 @@ def write_events(using: str, queue: str, events: Iterable[Event]) -> None:
     _insert(using, "queueops_jobevent", _EVENT_COLUMNS, rows, "ON CONFLICT (queue, stream_id) DO NOTHING")
 
 
+def insert_accepted(using: str, given: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Insert accepted rows in one statement; the (queue, id) of those whose id was new."""
+    if not given:
+        return set()
+    defaults = {name: getattr(BLANK, name) for name in _JOB_COLUMNS}
+    db = connections[using]
+    adapt = db.ops.adapt_datetimefield_value if db.vendor == "sqlite" else lambda value: value
+    rows = []
+    for values in given:
+        row = defaults | values
+        rows.append(
+            [adapt(v) if isinstance(v, datetime) else v for v in (row[name] for name in _JOB_COLUMNS)]
+        )
+    found = _insert(
+        using,
+        "queueops_job",
+        _JOB_COLUMNS,
+        rows,
+        "ON CONFLICT (queue, job_id) DO NOTHING RETURNING queue, job_id",
+    )
+    return {(queue, job_id) for queue, job_id in found}
+
+
+#: A row of which nothing is known.
+BLANK = JobRow("", "")
+
+
+def insert_tags(using: str, given: Iterable[tuple[str, str, dict[str, str]]]) -> None:
+    """Insert tags of (queue, id)."""
+    rows = [[queue, job_id, name, value] for queue, job_id, tags in given for name, value in tags.items()]
+    _insert(using, "queueops_jobtag", _TAG_COLUMNS, rows, _TAG_CONFLICT)
+
+
+_TAG_COLUMNS = ["queue", "job_id", "name", "value"]
+_TAG_CONFLICT = "ON CONFLICT (queue, job_id, name) DO UPDATE SET value = excluded.value"
+
+
 def write_tags(using: str, jobs: Iterable[Folded]) -> None:
     """Insert tags, once a name."""
-    rows = [
-        [job.row.queue, job.row.job_id, name, value]
-        for job in jobs
-        for name, value in (job.tags or {}).items()
-    ]
-    conflict = "ON CONFLICT (queue, job_id, name) DO UPDATE SET value = excluded.value"
-    _insert(using, "queueops_jobtag", ["queue", "job_id", "name", "value"], rows, conflict)
+    insert_tags(using, [(job.row.queue, job.row.job_id, job.tags or {}) for job in jobs])
 
 
 def _details(event: Event) -> str:
@@ -139,9 +170,11 @@ def _instant(using: str) -> Callable[[int], Any]:
 
 def _insert(
     using: str, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str
-) -> None:
+) -> list[Any]:
+    """Insert rows; the answers of RETURNING, if `conflict` has one."""
+    found: list[Any] = []
     if not rows:
-        return
+        return found
     one = f"({', '.join(['%s'] * len(columns))})"
     start = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "  # noqa: S608 - names of ours
     step = max(1, _PARAMETERS // len(columns))
@@ -150,6 +183,9 @@ def _insert(
             chunk = rows[first : first + step]
             values = [value for row in chunk for value in row]
             cursor.execute(f"{start}{', '.join([one] * len(chunk))} {conflict}", values)
+            if cursor.description:
+                found += cursor.fetchall()
+    return found
 
 
 def forget_earlier_lives(using: str, jobs: Iterable[Folded]) -> None:

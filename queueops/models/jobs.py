@@ -15,9 +15,10 @@ from django.db import models
 from django.db.models import F, Q
 
 from queueops.errors import CorruptSpec
+from queueops.job import Job as FoundJob
 from queueops.models.fields import CleanJSONField, CleanTextField
-from queueops.payload import Spec, decode_spec
-from queueops.states import JobState
+from queueops.payload import Spec, decode_spec, decode_value
+from queueops.states import JobState, Lane
 
 #: States that only the record knows: before Redis has the job, and after it.
 ACCEPTED, GONE = "accepted", "gone"
@@ -110,7 +111,7 @@ class Job(models.Model):
             ),
             # WHERE job_id = i; WHERE job_id LIKE 'prefix%' (>= and < on SQLite) ORDER BY job_id LIMIT 51
             models.Index(fields=["job_id"], opclasses=["varchar_pattern_ops"], name="job_by_id"),
-            # WHERE state = 'accepted' AND (accepted_at, id) > (…) ORDER BY accepted_at, id LIMIT n   the relay
+            # WHERE state = 'accepted' AND accepted_at >= t ORDER BY accepted_at, id LIMIT n                the relay
             models.Index(fields=["accepted_at", "id"], condition=Q(state=ACCEPTED), name="job_accepted"),
             # WHERE keep_until <= t ORDER BY keep_until LIMIT n                                      retention
             models.Index(fields=["keep_until"], condition=Q(keep_until__isnull=False), name="job_over"),
@@ -137,6 +138,40 @@ class Job(models.Model):
     def error_decoded(self) -> dict[str, Any] | None:
         """Return the last failure as a mapping; a plain text becomes its `message`."""
         return decoded_error(self.error)
+
+    def as_job(self) -> FoundJob:
+        """Return the row as the client knows a job; what its spec does not say stays empty."""
+        said: dict[str, Any] = {"handler": self.handler or None}
+        try:
+            spec = None if self.spec is None else decode_spec(bytes(self.spec))
+        except CorruptSpec as error:
+            spec, said["corrupt"] = None, str(error)
+        if spec is not None:
+            said = {
+                name: getattr(spec, name) for name in ("handler", "args", "kwargs", "tags", "policy", "extra")
+            }
+        return FoundJob(
+            id=self.job_id,
+            queue=self.queue,
+            state=self.state if self.state in {ACCEPTED, GONE} else JobState(self.state),
+            attempts=self.attempts,
+            rescues=self.rescues,
+            delivery=self.delivery,
+            edition=self.edition,
+            requeues=self.requeues,
+            run_at=self.run_at,
+            since=self.since,
+            error=decoded_error(self.error),
+            cause=self.cause or None,
+            result=_decoded_result(self.result),
+            reason=self.reason or None,
+            child=self.child or None,
+            priority=self.lane or Lane.NORMAL.value,
+            expires_at=self.expires_at,
+            unique=self.unique_digest or None,
+            spec=None if self.spec is None else bytes(self.spec),
+            **said,
+        )
 
 
 class JobTag(models.Model):
@@ -263,3 +298,10 @@ def decoded_error(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"message": text}
+
+
+def _decoded_result(text: str) -> Any:
+    try:
+        return decode_value(text) if text else None
+    except ValueError:
+        return text
