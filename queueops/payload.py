@@ -153,7 +153,7 @@ def decode_value(data: bytes | str) -> Any:
     """Read what encode_value wrote. Raises ValueError."""
     try:
         return _decode(data.encode() if isinstance(data, str) else data)
-    except (RecursionError, TypeError, ArithmeticError) as error:
+    except (ValueError, RecursionError, TypeError, ArithmeticError) as error:
         raise ValueError(f"the value can't be read: {error}") from None
 
 

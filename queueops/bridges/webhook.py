@@ -6,6 +6,7 @@ checked: a name that changes its answer between the check and the call gains not
 
 from __future__ import annotations
 
+import atexit
 import json as json_module
 import os
 import socket
@@ -13,8 +14,8 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import cache
 from http.cookiejar import DefaultCookiePolicy
+from threading import Lock
 from typing import Any, TypeVar
 
 import httpcore
@@ -52,7 +53,7 @@ def deliver(
     errors, and Dead on every other answer, on arguments that can't be sent, and on an address that is
     private, link-local or loopback, unless QUEUEOPS["WEBHOOK_ALLOW_PRIVATE"].
     """
-    client = _client(os.getpid(), config().webhook_allow_private)
+    client = _client(config().webhook_allow_private)
     request = _request(client, url, method, json, body, headers, timeout_s)
     host, token = request.url.host, _deadline.set(time.monotonic() + timeout_s)
     try:
@@ -336,16 +337,33 @@ def _as_httpx(step: Callable[[], T]) -> T:
         raise
 
 
-@cache
-def _client(pid: int, allow_private: bool) -> httpx.Client:
-    """Return this process's client: a fork must not share its parent's connections."""
-    client = httpx.Client(
-        transport=_Transport(allow_private),
-        trust_env=False,
-        headers={"User-Agent": "QueueOps", "Accept": "*/*", "Accept-Encoding": "identity"},
-    )
-    client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # of one customer to the next
-    return client
+#: By process, since a fork must not share its parent's connections, and by what may be called.
+_clients: dict[tuple[int, bool], httpx.Client] = {}
+_lock = Lock()
+
+
+def _client(allow_private: bool) -> httpx.Client:
+    key = (os.getpid(), allow_private)
+    with _lock:
+        if (client := _clients.get(key)) is None:
+            client = _clients[key] = httpx.Client(
+                transport=_Transport(allow_private),
+                trust_env=False,
+                headers={"User-Agent": "QueueOps", "Accept": "*/*", "Accept-Encoding": "identity"},
+            )
+            # No cookies: the next delivery may be another customer's.
+            client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        return client
+
+
+@atexit.register
+def close() -> None:
+    """Close the connections that this process has kept; the next delivery opens its own."""
+    with _lock:
+        mine = [key for key in _clients if key[0] == os.getpid()]
+        closed = [_clients.pop(key) for key in mine]
+    for client in closed:
+        client.close()
 
 
 register_handler(Handler("webhook.deliver", deliver))

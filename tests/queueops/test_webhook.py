@@ -17,6 +17,7 @@ import pytest
 from pytest_django import Settings
 
 from queueops import webhook
+from queueops.bridges.webhook import close
 from queueops.causes import failure_of
 from queueops.current import running
 from queueops.errors import Dead, RetryLater, WebhookFailed
@@ -99,6 +100,7 @@ def api() -> Iterator[Api]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     yield told
+    close()
     server.shutdown()
     server.server_close()
     thread.join(5)
