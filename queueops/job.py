@@ -122,6 +122,7 @@ class Job:
     expires_at: datetime | None = None
     unique: str | None = None  # digest of its unique key
     requeues: int = 0
+    operation: str | None = None  # the bulk action that touched it last
     policy: Any = None  # a name or a RetryPolicy, when the job has its own
     extra: dict[str, Any] = field(default_factory=dict)  # a schedule's slot, a Celery link
     spec: bytes | None = None

@@ -54,6 +54,7 @@ def decode_job(
         progress=_text(fields.get(b"progress")),
         cancelled=b"cancel" in fields,
         unique=_text(fields.get(b"unique")),
+        operation=_text(fields.get(b"op")),
         priority=lane,
     )
     if state is JobState.DONE:
