@@ -21,15 +21,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from itertools import islice, takewhile
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from queueops.errors import ScheduleError
+from queueops.zones import FIRST, LAST, as_utc, first_change, instant_of, last_change, offset_at, wall_at
+
+# What a schedule needs of its zone, under the name that its callers know.
+from queueops.zones import ClockChange as ClockChange
+from queueops.zones import check_zone as check_zone
+from queueops.zones import clock_changes as clock_changes
 
 CLOCK_CHANGE_RULE = (
     "A fixed time that falls in the hour that does not exist runs once, at the first instant after it; in "
@@ -45,12 +50,10 @@ ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-MAX_EXPRESSION, MAX_ZONE = 200, 64
+MAX_EXPRESSION = 200
 MAX_EVERY_S = 10 * 366 * 86_400
 #: No slot is looked for further away than this.
 _HORIZON = timedelta(days=50 * 366)
-#: Cron rules are followed between these: Python's calendar ends soon after.
-_FIRST, _LAST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9900, 1, 1, tzinfo=UTC)
 
 _FIELDS = ("second", "minute", "hour", "day-of-month", "month", "day-of-week")
 _HIGHEST = (59, 59, 23, 31, 12, 7)
@@ -127,71 +130,18 @@ class OnceRule:
 Rule = CronRule | IntervalRule | OnceRule
 
 
-@dataclass(frozen=True, slots=True)
-class ClockChange:
-    """An instant at which a zone's clock is changed, and what it shows just before and after."""
-
-    at: datetime  # UTC
-    wall_before: datetime  # naive
-    wall_after: datetime  # naive
-
-    @property
-    def is_forward(self) -> bool:
-        """Whether clock times are left out (else some come twice)."""
-        return self.wall_after > self.wall_before
-
-    def __str__(self) -> str:
-        first, last = sorted((self.wall_before, self.wall_after))
-        what = "does not exist" if self.is_forward else "comes twice"
-        form = "%H:%M" if first.date() == last.date() else "%a %H:%M"
-        return f"{first:%a %Y-%m-%d}: {first:{form}} to {last:{form}} {what}"
-
-
-def check_zone(name: str) -> ZoneInfo:
-    """Return the IANA zone of this name. Raises ScheduleError, with the names that come close.
-
-    Names that mean another thing on another host (localtime), or count leap seconds, are refused.
-    """
-    if not isinstance(name, str):
-        raise ScheduleError("zone", f"must be text, got {type(name).__name__}")
-    if not name:
-        raise ScheduleError("zone", "must not be empty")
-    shown = f"{name!r:.70}"
-    if len(name) > MAX_ZONE or not re.fullmatch(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", name):
-        raise ScheduleError("zone", f"{shown} is not a name like Europe/Berlin or UTC")
-    if name in {"localtime", "posixrules", "Factory"} or name.startswith(("right/", "posix/")):
-        raise ScheduleError(
-            "zone", f"{shown} does not mean the same on every host; use one like Europe/Berlin"
-        )
-    try:
-        return ZoneInfo(name)
-    except (OSError, ValueError, LookupError):
-        known = _known_zones()
-        lower = name.lower()
-        close = [
-            known[each] for each in ([lower] if lower in known else get_close_matches(lower, known, 3, 0.75))
-        ]
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise ScheduleError("zone", f"no time zone is named {shown} here{hint}") from None
-
-
-@cache
-def _known_zones() -> dict[str, str]:
-    return {name.lower(): name for name in available_timezones()}
-
-
 def slots_after(rule: Rule | str, zone: str | ZoneInfo, after: datetime) -> Iterator[datetime]:
     """Yield the slots strictly after an aware instant, earliest first, as UTC datetimes.
 
     A text is a cron expression. Ends after a one-off's slot, or where the calendar does.
     """
-    after, rule, zone = _utc(after), _rule(rule), _zone(zone)
+    after, rule, zone = as_utc(after), _rule(rule), _zone(zone)
     if isinstance(rule, OnceRule):
         return iter([rule.at] if rule.at > after else [])
     if isinstance(rule, IntervalRule):
         return _interval_slots(rule, (after - rule.anchor) // timedelta(seconds=rule.every_s) + 1, 1)
-    after = max(after, _FIRST)
-    if after > _LAST:
+    after = max(after, FIRST)
+    if after > LAST:
         return iter([])
     slots = _fixed_after(rule, zone, after) if rule.is_fixed_time else _elapsed_after(rule, zone, after)
     return takewhile(lambda slot: slot - after <= _HORIZON, slots)
@@ -202,13 +152,13 @@ def slots_before(rule: Rule | str, zone: str | ZoneInfo, before: datetime) -> It
 
     The same slots as slots_after: a rule is one set of instants.
     """
-    before, rule, zone = _utc(before), _rule(rule), _zone(zone)
+    before, rule, zone = as_utc(before), _rule(rule), _zone(zone)
     if isinstance(rule, OnceRule):
         return iter([rule.at] if rule.at < before else [])
     if isinstance(rule, IntervalRule):
         return _interval_slots(rule, -((rule.anchor - before) // timedelta(seconds=rule.every_s) + 1), -1)
-    before = min(before, _LAST)
-    if before < _FIRST:
+    before = min(before, LAST)
+    if before < FIRST:
         return iter([])
     slots = _fixed_before(rule, zone, before) if rule.is_fixed_time else _elapsed_before(rule, zone, before)
     return takewhile(lambda slot: before - slot <= _HORIZON, slots)
@@ -228,13 +178,13 @@ def slots_between(
     rule: Rule | str, zone: str | ZoneInfo, after: datetime, until: datetime, limit: int
 ) -> list[datetime]:
     """Return the slots with after < slot <= until, earliest first, at most the first `limit`."""
-    until = _utc(until)
+    until = as_utc(until)
     return list(islice(takewhile(lambda slot: slot <= until, slots_after(rule, zone, after)), limit))
 
 
 def slot_name(slot: datetime) -> str:
     """Return a slot as ids and keys write it: 20260501T000000Z."""
-    return f"{_utc(slot):%Y%m%dT%H%M%SZ}".rjust(16, "0")
+    return f"{as_utc(slot):%Y%m%dT%H%M%SZ}".rjust(16, "0")
 
 
 def parse_slot(name: str) -> datetime:
@@ -275,17 +225,6 @@ def _better_words(words: str) -> str:
     return words.replace("day of month and on", "day of the month, and also on")
 
 
-def clock_changes(zone: str | ZoneInfo, after: datetime, n: int = 2, *, years: int = 3) -> list[ClockChange]:
-    """Return the zone's next clock changes after an instant, at most `n`, within so many years."""
-    zone, after = _zone(zone), _utc(after)
-    found: list[ClockChange] = []
-    for year in range(max(after.year, _FIRST.year), min(after.year + years, _LAST.year) + 1):
-        for at in _transitions(zone, year):
-            if after < at <= after + timedelta(days=366 * years) and len(found) < n:
-                found.append(ClockChange(at, _wall(at - _SECOND, zone) + _SECOND, _wall(at, zone)))
-    return found
-
-
 _EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock, as cronsim is always given here
 
 
@@ -297,17 +236,11 @@ def _zone(zone: str | ZoneInfo) -> ZoneInfo:
     return check_zone(zone) if isinstance(zone, str) else zone
 
 
-def _utc(at: datetime) -> datetime:
-    if at.tzinfo is None or at.utcoffset() is None:
-        raise ValueError(f"{at!r} has no time zone: its instant is not known")
-    return at.astimezone(UTC)
-
-
 def _whole_second(field: str, at: object) -> datetime:
     if not isinstance(at, datetime):
         raise ScheduleError(field, f"must be a datetime, got {type(at).__name__}")
     try:
-        return _utc(at).replace(microsecond=0)
+        return as_utc(at).replace(microsecond=0)
     except (ValueError, OverflowError) as error:
         raise ScheduleError(field, str(error)) from None
 
@@ -404,55 +337,10 @@ def _walls(rule: CronRule, wall: datetime, *, reverse: bool = False) -> Iterator
         yield found
 
 
-def _wall(at: datetime, zone: ZoneInfo) -> datetime:
-    return at.astimezone(zone).replace(tzinfo=None, fold=0)
-
-
-def _offset(at: datetime, zone: ZoneInfo) -> timedelta:
-    return at.astimezone(zone).utcoffset() or timedelta(0)
-
-
-def _instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return when a clock first shows `wall`; if it never does, the first instant after the gap."""
-    at = wall.replace(tzinfo=zone).astimezone(UTC)
-    if _wall(at, zone) == wall:
-        return at
-    # In a gap: with fold 0 the old offset is used, which gives an instant after the change, and
-    # with fold 1 the new one, which gives one before it.
-    return _change_between(wall.replace(tzinfo=zone, fold=1).astimezone(UTC), at, zone)
-
-
-def _change_between(low: datetime, high: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first whole second at which the offset is no longer that of `low`."""
-    old = _offset(low, zone)
-    while high - low > _SECOND:
-        middle = low + timedelta(seconds=(high - low) // _SECOND // 2)
-        low, high = (middle, high) if _offset(middle, zone) == old else (low, middle)
-    return high
-
-
-@lru_cache(maxsize=4096)
-def _transitions(zone: ZoneInfo, year: int) -> tuple[datetime, ...]:
-    """Return the instants of a UTC year at which the zone's offset changes."""
-    if zone.key == "UTC":
-        return ()
-    found, step = [], timedelta(hours=12)
-    at, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
-    before = _offset(at - _SECOND, zone)
-    if _offset(at, zone) != before:
-        found.append(at)
-    while at < end - _SECOND:
-        later = min(at + step, end - _SECOND)
-        if _offset(later, zone) != _offset(at, zone):
-            found.append(_change_between(at, later, zone))
-        at = later
-    return tuple(found)
-
-
 def _fixed_after(rule: CronRule, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
     last = after
-    for wall in _walls(rule, _wall(after, zone)):
-        slot = _instant(wall, zone)
+    for wall in _walls(rule, wall_at(after, zone)):
+        slot = instant_of(wall, zone)
         if slot > last:  # not when several fall in one gap, nor what an overlap had before `after`
             yield slot
             last = slot
@@ -461,10 +349,10 @@ def _fixed_after(rule: CronRule, zone: ZoneInfo, after: datetime) -> Iterator[da
 def _fixed_before(rule: CronRule, zone: ZoneInfo, before: datetime) -> Iterator[datetime]:
     # A clock set back within the last day showed later times than it does now.
     hours = (before - timedelta(hours=hour) for hour in range(27))
-    wall = before.replace(tzinfo=None) + max(_offset(at, zone) for at in hours)
+    wall = before.replace(tzinfo=None) + max(offset_at(at, zone) for at in hours)
     last = before
     for each in _walls(rule, wall, reverse=True):
-        slot = _instant(each, zone)
+        slot = instant_of(each, zone)
         if slot < last:
             yield slot
             last = slot
@@ -474,11 +362,11 @@ def _elapsed_after(rule: CronRule, zone: ZoneInfo, after: datetime) -> Iterator[
     """Go from one clock change to the next; between two, wall clocks and instants run alike."""
     start, end = after, after + _HORIZON
     while start < end:
-        offset = _offset(start, zone)
+        offset = offset_at(start, zone)
         change: datetime | None = None
         for wall in _walls(rule, start.replace(tzinfo=None) + offset):
             slot = (wall - offset).replace(tzinfo=UTC)
-            if change := _first_change(zone, start, min(slot, end)):
+            if change := first_change(zone, start, min(slot, end)):
                 break
             if slot > end:
                 return
@@ -487,7 +375,7 @@ def _elapsed_after(rule: CronRule, zone: ZoneInfo, after: datetime) -> Iterator[
         if change is None:
             return
         # The change itself may be a slot by the new clock.
-        wall = _wall(change, zone)
+        wall = wall_at(change, zone)
         if next(_walls(rule, wall - _SECOND), None) == wall:
             yield change
         start = change
@@ -496,12 +384,12 @@ def _elapsed_after(rule: CronRule, zone: ZoneInfo, after: datetime) -> Iterator[
 def _elapsed_before(rule: CronRule, zone: ZoneInfo, before: datetime) -> Iterator[datetime]:
     start, end = before, before - _HORIZON
     while start > end:
-        offset = _offset(start - _INSTANT, zone)
+        offset = offset_at(start - _INSTANT, zone)
         change: datetime | None = None
         bound = start  # changes from here on are behind us
         for wall in _walls(rule, start.replace(tzinfo=None) + offset, reverse=True):
             slot = (wall - offset).replace(tzinfo=UTC)
-            if change := _last_change(zone, max(slot, end), bound):
+            if change := last_change(zone, max(slot, end), bound):
                 break
             if slot < end:
                 return
@@ -510,22 +398,6 @@ def _elapsed_before(rule: CronRule, zone: ZoneInfo, before: datetime) -> Iterato
         if change is None:
             return
         start = change
-
-
-def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    for year in range(after.year, until.year + 1):
-        for at in _transitions(zone, year):
-            if after < at <= until:
-                return at
-    return None
-
-
-def _last_change(zone: ZoneInfo, after: datetime, before: datetime) -> datetime | None:
-    for year in range(before.year, after.year - 1, -1):
-        for at in reversed(_transitions(zone, year)):
-            if after < at < before:
-                return at
-    return None
 
 
 def _interval_slots(rule: IntervalRule, first: int, step: int) -> Iterator[datetime]:

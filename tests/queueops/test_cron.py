@@ -20,13 +20,10 @@ from hypothesis import strategies as st
 
 from queueops.cron import (
     ALIASES,
-    ClockChange,
     CronRule,
     IntervalRule,
     OnceRule,
     Rule,
-    check_zone,
-    clock_changes,
     describe,
     next_slots,
     parse_slot,
@@ -38,6 +35,7 @@ from queueops.cron import (
     slots_between,
 )
 from queueops.errors import ScheduleError
+from queueops.zones import ClockChange, check_zone, clock_changes
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cron_vectors.json").read_text())
 
