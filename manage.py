@@ -11,7 +11,10 @@ def main() -> None:
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
     except ImportError:
-        sys.exit("Django is not installed for this Python. Run 'make run' or 'make demo' first, then .venv/bin/python manage.py …")
+        sys.exit(
+            "Django is not installed for this Python: run 'make run' or 'make demo' once, "
+            "then '.venv/bin/python manage.py …'"
+        )
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:

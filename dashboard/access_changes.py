@@ -38,7 +38,9 @@ def _logged_out(sender: Any, request: Any, **_: Any) -> None:
         _tell(session=session_digest(request.session.session_key))
 
 
-def _user_changed(sender: Any, instance: Any, created: bool = False, update_fields: Any = None, **_: Any) -> None:
+def _user_changed(
+    sender: Any, instance: Any, created: bool = False, update_fields: Any = None, **_: Any
+) -> None:
     if not created and set(update_fields or ()) != {"last_login"}:
         user_id = instance.pk
         transaction.on_commit(lambda: _tell(user=user_id))
@@ -50,8 +52,9 @@ def _rights_changed(sender: Any, action: str, **_: Any) -> None:
 
 
 def _tell(**whose: Any) -> None:
+    layer: Any = get_channel_layer()
     try:
-        async_to_sync(get_channel_layer().group_send)(GROUP, {"type": "access.changed", **whose})
+        async_to_sync(layer.group_send)(GROUP, {"type": "access.changed", **whose})
     except (RedisError, OSError) as error:
         # No socket gets messages without Redis either, and each asks again within seconds of the next one.
         log.warning("can't tell the viewers of a change of rights: %s", error)

@@ -11,7 +11,9 @@ try:
     from django.core.asgi import get_asgi_application
 
     if settings.SECRET_KEY_IS_LOCAL and not settings.DEBUG:
-        raise ImproperlyConfigured("set SECRET_KEY (any long random text) or, on your own machine only, DEBUG=1")
+        raise ImproperlyConfigured(
+            "set SECRET_KEY (any long random text) or, on your own machine only, DEBUG=1"
+        )
     django_application = get_asgi_application()  # before the imports below, which need the apps
 except ImproperlyConfigured as error:
     sys.exit(f"QueueOps is not configured: {error}")

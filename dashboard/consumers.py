@@ -1,8 +1,9 @@
 """The WebSocket of the live pages. It forwards what the sampler sends, and does nothing else."""
 
 import asyncio
+import contextlib
 import logging
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qs
 
 from channels.auth import get_user
@@ -14,7 +15,8 @@ from django.utils.module_loading import import_string
 from redis.exceptions import RedisError
 
 from dashboard import access_changes, live
-from dashboard.access import Right, may
+from dashboard.access import may
+from queueops.rights import Right
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +30,25 @@ TRY_LATER, NO_LONGER_ALLOWED = 1013, 4403
 class LiveConsumer(AsyncWebsocketConsumer):
     """One viewer: `/ws/live/?topic=<name>` (repeatable) forwards the messages of those topics."""
 
+    scope: Any
     topics: frozenset[str] = frozenset()
     _checked_at = 0.0  # loop time, seconds
+    _accepted = False
     _watching = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Run the consumer. Without Redis there is no channel to listen on: answer 503, and htmx retries."""
+        try:
+            await super().__call__(scope, receive, send)
+        except (RedisError, OSError) as error:
+            log.warning("a viewer can't be served: %s", error)
+            if self._watching:
+                await self.disconnect(TRY_LATER)
+            if not self._accepted and "websocket.http.response" in scope.get("extensions", {}):
+                await send({"type": "websocket.http.response.start", "status": 503, "headers": []})
+                await send({"type": "websocket.http.response.body", "body": b""})
+            else:
+                await send({"type": "websocket.close", "code": TRY_LATER})
 
     async def connect(self) -> None:
         wanted = parse_qs(self.scope["query_string"].decode("latin-1")).get("topic", [])
@@ -38,14 +56,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if not self.topics or not await self._is_allowed():
             await self.close()  # before accept: the handshake gets 403
             return
+        for group in self._groups():
+            await self.channel_layer.group_add(group, self.channel_name)
         await self.accept()
-        try:
-            for group in self._groups():
-                await self.channel_layer.group_add(group, self.channel_name)
-        except (RedisError, OSError) as error:
-            log.warning("a viewer can't subscribe: %s", error)
-            await self.close(code=TRY_LATER)
-            return
+        self._accepted = True
         self._watching = True
         live.sampler().join()
 
@@ -55,10 +69,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._watching = False
         live.sampler().leave()
         for group in self._groups():
-            try:
+            # The layer drops it here first, and Redis forgets the subscriptions of a lost connection.
+            with contextlib.suppress(RedisError, OSError):
                 await self.channel_layer.group_discard(group, self.channel_name)
-            except (RedisError, OSError):
-                pass  # the layer has already dropped it here, and Redis forgets a lost connection's subscriptions
 
     async def live_fragment(self, message: dict[str, Any]) -> None:
         """Forward one message of a topic."""
@@ -69,17 +82,18 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             await asyncio.wait_for(self.send(text_data=message["text"]), SEND_LIMIT_S)
         except TimeoutError:
-            # A close frame would wait behind the same full buffer: leave, and the server drops the connection.
+            # A close frame would wait behind the same full buffer: leave, and the server drops the
+            # connection.
             await self.disconnect(TRY_LATER)
             raise StopConsumer from None
 
     async def access_changed(self, message: dict[str, Any]) -> None:
-        """Ask again after a logout or a change of rights; `session` and `user` say whose, None means anybody's."""
-        session_key, user = self.scope["session"].session_key, self.scope["user"]
+        """Ask again after a logout or a change of rights, of one `session`, one `user` or anybody."""
+        session_key, user_id = self.scope["session"].session_key, self.scope["user"].pk
         if message.get("session"):
             if session_key and access_changes.session_digest(session_key) == message["session"]:
                 await self._refuse()
-        elif message.get("user") in (None, user.pk) and not await self._is_allowed():
+        elif message.get("user") in (None, user_id) and not await self._is_allowed():
             await self._refuse()
 
     async def _refuse(self) -> None:
@@ -95,5 +109,6 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return False
         self._checked_at = asyncio.get_running_loop().time()
         store = import_string(f"{settings.SESSION_ENGINE}.SessionStore")
-        user = await get_user({"session": store(session_key)})
-        return cast(bool, await database_sync_to_async(may)(user, Right.VIEW_JOB))
+        scope: Any = {"session": store(session_key)}
+        user: Any = await get_user(scope)
+        return await database_sync_to_async(may)(user, Right.VIEW_JOB)

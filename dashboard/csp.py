@@ -1,7 +1,7 @@
 """Content Security Policy for Django 5.2, which has none of its own.
 
-The same setting (`SECURE_CSP`), header and template variable (`csp_nonce`) as Django 6's middleware, which the
-site uses where it exists; only what `dashboard.settings` needs of them.
+The same setting (`SECURE_CSP`), header and template variable (`csp_nonce`) as Django 6's middleware, which
+the site uses where it exists; only what `dashboard.settings` needs of them.
 """
 
 import secrets
@@ -38,7 +38,11 @@ def policy(nonce: str | None) -> str:
     """Return the header's value; without a nonce the sources that would name it are left out."""
     directives = []
     for name, sources in settings.SECURE_CSP.items():
-        written = [f"'nonce-{nonce}'" if source == NONCE else source for source in sources if nonce or source != NONCE]
+        written = [
+            f"'nonce-{nonce}'" if source == NONCE else source
+            for source in sources
+            if nonce or source != NONCE
+        ]
         directives.append(" ".join([name, *written]))
     return "; ".join(directives)
 

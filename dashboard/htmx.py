@@ -1,4 +1,4 @@
-"""The two things that differ when htmx asks: how much of a page it gets, and how it learns of a lost login."""
+"""What differs when htmx asks: how much of a page it gets, and how it learns of a lost login."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render, resolve_url
 from django.utils.cache import patch_vary_headers
+from django.utils.http import urlencode
 from django_htmx.middleware import HtmxDetails
 
 
@@ -42,15 +43,13 @@ class LoginRedirectMiddleware:
         response = self.get_response(request)
         target = response.get("Location", "")
         htmx: HtmxDetails = request.htmx  # type: ignore[attr-defined]
-        if htmx and response.status_code == 302 and target.partition("?")[0] == resolve_url(settings.LOGIN_URL):
+        if (
+            htmx
+            and response.status_code == 302
+            and target.partition("?")[0] == resolve_url(settings.LOGIN_URL)
+        ):
             shown = htmx.current_url_abs_path or "/"  # come back to the page, not to its fragment
             redirect = HttpResponse(status=204)
-            redirect["HX-Redirect"] = f"{resolve_url(settings.LOGIN_URL)}?{_query(next=shown)}"
+            redirect["HX-Redirect"] = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': shown})}"
             return redirect
         return response
-
-
-def _query(**values: str) -> str:
-    from django.utils.http import urlencode
-
-    return urlencode(values)

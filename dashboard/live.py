@@ -2,8 +2,8 @@
 
     sampler --Channels group, one message a topic--> LiveConsumer of each viewer --> htmx swaps the fragments
 
-Each web process with a viewer runs a `Sampler`; a lease in Redis lets one of them take the snapshot. So the work
-that Redis does depends on the number of web processes, never on the number of viewers.
+Each web process with a viewer runs a `Sampler`; a lease in Redis lets one of them take the snapshot. So the
+work that Redis does depends on the number of web processes, never on the number of viewers.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 from channels.layers import get_channel_layer
 from django.template.loader import render_to_string
@@ -40,8 +41,8 @@ def _navigation(snapshot: queries.Snapshot) -> str:
     return render_to_string("dashboard/_base.html#nav-queues", {"snapshot": snapshot})
 
 
-#: What a socket may ask for: topic -> its fragment, made once a second for all viewers. A fragment is one element
-#: whose id is `live-<topic>`, and which the page that asks for the topic holds.
+#: What a socket may ask for: topic -> its fragment, made once a second for all viewers. A fragment is one
+#: element whose id is `live-<topic>`, and which the page that asks for the topic holds.
 TOPICS: dict[str, Callable[[queries.Snapshot], str]] = {"overview": _overview, "navigation": _navigation}
 
 
@@ -80,13 +81,15 @@ class Sampler:
             except (QueueOpsError, RedisError, OSError) as error:
                 self._note_away(error)
             except Exception:
-                log.exception("a live update failed")  # the next one may not; viewers see the age grow meanwhile
+                log.exception(
+                    "a live update failed"
+                )  # the next one may not; viewers see the age grow meanwhile
             await asyncio.sleep(max(0.05, INTERVAL_S - (loop.time() - started)))
 
     async def run_once(self) -> int:
-        """Take, render and send one snapshot if this sampler holds the lease; return the number of messages."""
+        """Take, render and send a snapshot if this sampler holds the lease; return the number of messages."""
         messages = await asyncio.to_thread(self._messages)
-        layer = get_channel_layer()
+        layer: Any = get_channel_layer()
         for topic, text in messages.items():
             await layer.group_send(group(topic), {"type": "live.fragment", "text": text})
         return len(messages)
@@ -98,7 +101,7 @@ class Sampler:
         return {topic: message(topic, render(snapshot)) for topic, render in TOPICS.items()}
 
     def _hold_lease(self) -> bool:
-        """Take or renew the lease. Two holders for an instant do no harm: viewers get the same figures twice."""
+        """Take or renew the lease. Two holders for an instant do no harm: viewers get the figures twice."""
         client, key = connection().client, keys.lease("sampler")
         if client.set(key, self._name, nx=True, px=LEASE_MS):
             return True

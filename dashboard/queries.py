@@ -67,7 +67,7 @@ def take_snapshot() -> Snapshot:
 
 
 def snapshot(max_age_s: float = 1.0) -> Snapshot:
-    """Return figures at most `max_age_s` old, or the last known ones, marked `away`, when Redis does not answer.
+    """Return figures at most `max_age_s` old, or the last known ones marked `away` when Redis is silent.
 
     One thread asks Redis at a time: a slow server gets one question from this process, not one a visitor.
     """
@@ -115,7 +115,9 @@ def problems(shown: Snapshot) -> list[Problem]:
             warn.append(Problem("warn", f"{each.queue}: paused", why, row))
         elif each.workers and (each.oldest_ready_s or 0) > LONG_WAIT_S:
             text = f"{each.queue}: oldest ready job waits {each.oldest_ready_s:.0f} s"
-            busy = f"{each.pending:,} running" + (f" of at most {each.concurrency:,}" if each.concurrency else "")
+            busy = f"{each.pending:,} running" + (
+                f" of at most {each.concurrency:,}" if each.concurrency else ""
+            )
             warn.append(Problem("warn", text, busy, row))
     warn += [Problem("warn", "Redis", warning, "") for warning in shown.server_warnings]
     return bad + warn
@@ -133,7 +135,9 @@ def overview_context(shown: Snapshot) -> dict[str, Any]:
         "done_per_s": done_per_s,
         "failed_percent": 100 * failed_per_s / attempts_per_s if attempts_per_s else 0.0,
         "oldest_ready_s": max((w for each in queues if (w := each.oldest_ready_s) is not None), default=None),
-        "lateness_p99_ms": max((w for each in queues if (w := each.lateness_p99_ms) is not None), default=None),
+        "lateness_p99_ms": max(
+            (w for each in queues if (w := each.lateness_p99_ms) is not None), default=None
+        ),
         "pending": sum(each.pending for each in queues),
     }
 

@@ -5,19 +5,22 @@ from urllib.parse import urlsplit
 
 from channels.security.websocket import WebsocketDenier
 from django.conf import settings
-from django.http.request import is_same_domain, split_domain_port, validate_host
+from django.http.request import split_domain_port, validate_host
 from django.urls import path
+from django.utils.http import is_same_domain
 
 from dashboard.consumers import LiveConsumer
 
-websocket_urlpatterns = [path("ws/live/", LiveConsumer.as_asgi())]
+_live: Any = LiveConsumer.as_asgi()  # Django's path() is typed for views of HTTP
+
+websocket_urlpatterns: list[Any] = [path("ws/live/", _live)]
 
 
 class SameOriginOnly:
     """Refuse a handshake whose Origin is neither this site's own nor one of CSRF_TRUSTED_ORIGINS.
 
-    A browser sends the visitor's cookies with a WebSocket that any page opens, and no CSRF token goes along: the
-    Origin is the only thing that tells our pages from others.
+    A browser sends the visitor's cookies with a WebSocket that any page opens, and no CSRF token goes
+    along: the Origin is the only thing that tells our pages from others.
     """
 
     def __init__(self, application: Any) -> None:
@@ -26,7 +29,7 @@ class SameOriginOnly:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         allowed = is_allowed_origin(headers.get(b"origin", ""), headers.get(b"host", ""))
-        application = self.application if allowed else WebsocketDenier.as_asgi()
+        application: Any = self.application if allowed else WebsocketDenier.as_asgi()
         await application(scope, receive, send)
 
 

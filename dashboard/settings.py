@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import django
-import environ
+import environ  # type: ignore[import-untyped]
 from django.core.exceptions import ImproperlyConfigured
 
 if django.VERSION >= (6, 0):
@@ -28,7 +28,9 @@ _env_file = Path(env.str("ENV_FILE", default=str(BASE_DIR / ".env")))
 if _env_file.is_file():
     env.read_env(_env_file)
 
-VAR_DIR = Path(env.str("VAR_DIR", default=str(BASE_DIR / "var")))  # everything this checkout writes; never in git
+VAR_DIR = Path(
+    env.str("VAR_DIR", default=str(BASE_DIR / "var"))
+)  # everything this checkout writes; never in git
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -57,7 +59,7 @@ def local_secret_key() -> str:
 
 
 def local_redis_url() -> str:
-    """Return the URL of the Redis that `make demo` or `make run` left running here, else Redis's usual one."""
+    """Return the URL of the Redis that `make demo` or `make run` has started here, else Redis's usual one."""
     noted = VAR_DIR / "redis-url"
     return noted.read_text().strip() if noted.exists() else "redis://127.0.0.1:6379/0"
 
@@ -69,13 +71,16 @@ SECRET_KEY: str = env.str("SECRET_KEY", default="")
 SECRET_KEY_IS_LOCAL = not SECRET_KEY
 if SECRET_KEY_IS_LOCAL:
     if "DEBUG" in env.ENVIRON and not DEBUG:
-        raise ImproperlyConfigured("set SECRET_KEY (any long random text) or, on your own machine only, DEBUG=1")
+        raise ImproperlyConfigured(
+            "set SECRET_KEY (any long random text) or, on your own machine only, DEBUG=1"
+        )
     SECRET_KEY = local_secret_key()
 
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
-# Cookies are for TLS only once every origin that the operator named is https; plain http://localhost works before.
+# Cookies are for TLS only once every origin that the operator named is https; plain http://localhost works
+# before.
 SERVED_OVER_TLS = bool(CSRF_TRUSTED_ORIGINS) and all(o.startswith("https://") for o in CSRF_TRUSTED_ORIGINS)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SERVED_OVER_TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if SERVED_OVER_TLS else None
@@ -192,8 +197,9 @@ DATABASES: dict[str, dict[str, Any]] = {
     "default": env.db_url("DATABASE_URL", default=f"sqlite:///{VAR_DIR / 'db.sqlite3'}"),
 }
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
-    # Web, workers and mirror share the file. WAL lets readers go on while one writes; IMMEDIATE takes the write
-    # lock at BEGIN, where waiting works, and not in mid-transaction, where SQLite answers "database is locked".
+    # Web, workers and mirror share the file. WAL lets readers go on while one writes; IMMEDIATE takes the
+    # write lock at BEGIN, where waiting works, and not in mid-transaction, where SQLite answers "database
+    # is locked".
     DATABASES["default"].setdefault("OPTIONS", {}).update(
         transaction_mode="IMMEDIATE",
         timeout=30,  # seconds
@@ -221,10 +227,17 @@ def channel_hosts() -> list[dict[str, Any]]:
     parts = urlsplit(url)
     if parts.scheme == "sentinel":
         service, _, db = parts.path.strip("/").partition("/")
-        credentials, _, addresses = parts.netloc.rpartition("@")
-        password = credentials.partition(":")[2]
-        sentinels = [(host, int(port or 26379)) for host, _, port in (a.partition(":") for a in addresses.split(","))]
-        return [{"sentinels": sentinels, "master_name": service, "db": int(db or 0), "password": password, **idle}]
+        addresses = [each.partition(":") for each in parts.netloc.rpartition("@")[2].split(",")]
+        login = {"username": parts.username or None, "password": parts.password}
+        return [
+            {
+                "sentinels": [(host, int(port or 26379)) for host, _, port in addresses],
+                "master_name": service,
+                "db": int(db or 0),
+                **{name: value for name, value in login.items() if value},
+                **idle,
+            }
+        ]
     if parts.scheme == "redis+cluster":
         url = "redis" + url.removeprefix("redis+cluster")
     return [{"address": url, **idle}]
@@ -241,7 +254,11 @@ CHANNEL_LAYERS = {
 # --- The engine: every QUEUEOPS_* variable, typed and checked by queueops.conf --------------------------
 
 QUEUEOPS: dict[str, Any] = {
-    **{name.removeprefix("QUEUEOPS_"): text for name, text in env.ENVIRON.items() if name.startswith("QUEUEOPS_")},
+    **{
+        name.removeprefix("QUEUEOPS_"): text
+        for name, text in env.ENVIRON.items()
+        if name.startswith("QUEUEOPS_")
+    },
     "REDIS_URL": REDIS_URL,
 }
 

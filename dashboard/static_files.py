@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
-from servestatic import ServeStaticASGI
+from servestatic import ServeStaticASGI  # type: ignore[import-untyped]
 
 _HASHED_NAME = re.compile(r"\.[0-9a-f]{12}\.").search
 
@@ -13,8 +13,8 @@ _HASHED_NAME = re.compile(r"\.[0-9a-f]{12}\.").search
 def with_static_files(application: Any) -> Any:
     """Wrap an ASGI application so that it also serves the static files.
 
-    With STATIC_MANIFEST they come from STATIC_ROOT: compressed, and cached for ever under names that hold their
-    content's hash. Without, from the folders where they are written.
+    With STATIC_MANIFEST they come from STATIC_ROOT: compressed, and cached for ever under names that hold
+    their content's hash. Without, from the folders where they are written.
     """
     if not settings.STATIC_MANIFEST:
         return ASGIStaticFilesHandler(application)

@@ -8,7 +8,11 @@ from dashboard.views import overview, probes
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
-    path("login/", LoginView.as_view(template_name="dashboard/login.html", redirect_authenticated_user=True), name="login"),
+    path(
+        "login/",
+        LoginView.as_view(template_name="dashboard/login.html", redirect_authenticated_user=True),
+        name="login",
+    ),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("healthz", probes.healthz, name="healthz"),
     path("readyz", probes.readyz, name="readyz"),

@@ -1,8 +1,8 @@
 """The site's settings for a test run: its own Redis, its own database, nothing of the caller's environment.
 
-The environment is set before `dashboard.settings` reads it, so that processes which a test starts see the same.
-TEST_REDIS (redis, valkey, redis-cluster, valkey-cluster) chooses the server; TEST_DATABASE_URL names a database
-server of the run, where the database may be dropped and made anew.
+The environment is set before `dashboard.settings` reads it, so that processes which a test starts see the
+same. TEST_REDIS (redis, valkey, redis-cluster, valkey-cluster) chooses the server; TEST_DATABASE_URL names
+a database server of the run, where the database may be dropped and made anew.
 """
 
 import atexit

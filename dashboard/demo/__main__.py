@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -102,10 +101,13 @@ def _run(supervisor: Supervisor, options: argparse.Namespace, lock: IO[str]) -> 
     workers += ["--processes", str(options.processes), "--grace", str(GRACE_S)]
     supervisor.start(Child("workers", workers, env, logs / "workers.log", grace_s=GRACE_S + 5))
     if not options.no_sample:
-        supervisor.start(Child("traffic", [python, "-m", "dashboard.demo.traffic"], env, logs / "traffic.log"))
+        supervisor.start(
+            Child("traffic", [python, "-m", "dashboard.demo.traffic"], env, logs / "traffic.log")
+        )
     if not supervisor.wait(lambda: _answers(f"{url}readyz"), READY_S):
         raise ChildProcessError(f"the web server does not answer at {url}; its log is {logs / 'web.log'}")
-    say(f"Ready after {time.monotonic() - STARTED:.1f} s. Logs are in {os.path.relpath(logs)}; Ctrl-C stops everything")
+    seconds = time.monotonic() - STARTED
+    say(f"Ready after {seconds:.1f} s. Logs are in {os.path.relpath(logs)}; Ctrl-C stops everything")
     say("")
     say(f"  {url}")
     say(f"  log in as {login[0]} with {login[1]}" if login else "  log in with your own account")
@@ -145,7 +147,15 @@ def _start_api(supervisor: Supervisor, env: dict[str, str]) -> dict[str, str]:
     """Start the API that the sample's jobs call; return what its handlers need to know."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "dashboard.demo.flaky_api:app", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--lifespan", "off", "--no-access-log", "--timeout-graceful-shutdown", "1"]
+    command += [
+        "--port",
+        str(port),
+        "--lifespan",
+        "off",
+        "--no-access-log",
+        "--timeout-graceful-shutdown",
+        "1",
+    ]
     supervisor.start(Child("api", command, env, site.VAR_DIR / "log" / "api.log"))
     say(f"Sample: a flaky API on port {port}, and jobs that call it")
     handlers = [env.get("QUEUEOPS_HANDLERS", ""), "dashboard.demo.tasks"]

@@ -1,7 +1,8 @@
 """The other people's API of `make demo`: a real HTTP server on loopback that behaves as badly as real ones.
 
-It is slow, fails for half a minute every two minutes, answers 429 with Retry-After when asked too fast, refuses some
-payloads for good, and keeps a ledger of what took effect by Idempotency-Key. A plain ASGI app: it starts in a blink.
+It is slow, fails for half a minute every two minutes, answers 429 with Retry-After when asked too fast,
+refuses some payloads for good, and keeps a ledger of what took effect by Idempotency-Key. A plain ASGI app:
+it starts in a blink.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ async def hooks(body: dict[str, Any], headers: Headers) -> Answer:
 
 
 async def messages(body: dict[str, Any], headers: Headers) -> Answer:
-    """Take a mail, MAIL_PER_S a second; who comes faster is told when to come back, in seconds or as a date."""
+    """Take a mail, MAIL_PER_S a second; who comes faster is told when to come back: seconds, or a date."""
     global _mail_tokens, _mail_at
     await asyncio.sleep(random.uniform(0.02, 0.08))
     now = time.monotonic()
@@ -61,7 +62,7 @@ async def messages(body: dict[str, Any], headers: Headers) -> Answer:
 
 
 async def charges(body: dict[str, Any], headers: Headers) -> Answer:
-    """Charge a card, once a key whatever happens. One in twenty answers is lost behind a 500, after the charge."""
+    """Charge a card, once a key whatever happens. One in twenty answers is a 500 after the charge."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
     if body.get("card") == "stolen":
         return 402, {"error": "card_declined", "decline_code": "stolen_card"}, {}

@@ -1,7 +1,7 @@
 """A Redis or Valkey server of one's own: for `make demo`, tests, drills and benchmarks.
 
-It listens on loopback, on a port that nothing else uses or only on a Unix socket, keeps its data in one folder and
-dies with the process that started it. No server that runs already is ever touched.
+It listens on loopback, on a port that nothing else uses or only on a Unix socket, keeps its data in one
+folder and dies with the process that started it. No server that runs already is ever touched.
 """
 
 import fcntl
@@ -90,7 +90,7 @@ def free_port() -> int:
 
 
 def tied_to_parent(command: list[str]) -> list[str]:
-    """Return `command` so that the kernel sends it SIGTERM when the process that starts it is gone, however."""
+    """Return `command` made so that the kernel sends it SIGTERM when whoever starts it is gone, however."""
     setpriv = shutil.which("setpriv")  # util-linux; a preexec_fn would be unsafe beside threads
     return [setpriv, "--pdeathsig", "TERM", "--", *command] if setpriv else command
 
@@ -128,7 +128,9 @@ class LocalServer:
         """What goes into REDIS_URL. Known once started."""
         if self.port is None:
             return f"unix://{self.unix_socket}?db=0"
-        return f"redis+cluster://127.0.0.1:{self.port}" if self.cluster else f"redis://127.0.0.1:{self.port}/0"
+        return (
+            f"redis+cluster://127.0.0.1:{self.port}" if self.cluster else f"redis://127.0.0.1:{self.port}/0"
+        )
 
     @property
     def log_path(self) -> Path:
@@ -245,10 +247,15 @@ class LocalServer:
         if self.cluster:
             settings |= {"cluster-enabled": "yes", "cluster-config-file": "nodes.conf"}
         settings |= self.options
-        return [str(self.binary.path), *(part for name, value in settings.items() for part in (f"--{name}", value))]
+        return [
+            str(self.binary.path),
+            *(part for name, value in settings.items() for part in (f"--{name}", value)),
+        ]
 
     def _last_words(self) -> str:
-        lines = self.log_path.read_text(errors="replace").strip().splitlines() if self.log_path.exists() else []
+        lines = (
+            self.log_path.read_text(errors="replace").strip().splitlines() if self.log_path.exists() else []
+        )
         return lines[-1] if lines else "it wrote nothing"
 
     def _take_lock(self) -> None:

@@ -1,7 +1,7 @@
 """Make the virtual environment: the first step of every `make` target. Uses the standard library only.
 
-`python3 -m dashboard.demo.setup [--dev]` makes it when it is missing and installs the locked requirements when they
-changed, so a second run takes a moment. `--print-venv` names its folder.
+`python3 -m dashboard.demo.setup [--dev]` makes it when it is missing and installs the locked requirements
+when they changed, so a second run takes a moment. `--print-venv` names its folder.
 """
 
 import argparse
@@ -28,7 +28,9 @@ TEST_PACKAGES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dev", action="store_true", help="also what tests and linters need")
     parser.add_argument("--print-venv", action="store_true", help="print the folder's name and do nothing")
     options = parser.parse_args()
@@ -56,10 +58,11 @@ def venv_dir() -> Path:
 def venv_version(venv: Path) -> str | None:
     """Return the Python version, as 3.11, of a virtual environment that works; else None."""
     try:
-        asked = [venv / "bin" / "python", "-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+        asked = [str(venv / "bin" / "python"), "-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+        told = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
+    return told.stdout.strip()
 
 
 def make_venv(venv: Path) -> None:
@@ -69,7 +72,10 @@ def make_venv(venv: Path) -> None:
     if venv_version(venv) != THIS_VERSION:
         shutil.rmtree(venv, ignore_errors=True)
         say(f"Making {venv.name} with Python {THIS_VERSION}")
-        run([sys.executable, "-m", "venv", "--without-pip", str(venv)], "the virtual environment can't be made")
+        run(
+            [sys.executable, "-m", "venv", "--without-pip", str(venv)],
+            "the virtual environment can't be made",
+        )
     if has_pip(venv):
         return
     # Debian splits ensurepip off into python3-venv; pip may still be there as python3-pip.
@@ -78,7 +84,9 @@ def make_venv(venv: Path) -> None:
         if not quietly([*pip, "install", "--disable-pip-version-check", "pip"]):
             package = f"python{THIS_VERSION}-venv"
             if not (is_root_on_debian() and apt_install([package])):
-                fail(f"this Python has no ensurepip: run 'apt-get install python3-venv' ({package}) as root, then make again")
+                fail(
+                    f"this Python has no ensurepip: run 'apt-get install {package}' as root, then make again"
+                )
             run([str(venv / "bin" / "python"), "-m", "ensurepip", "--upgrade"], "pip can't be put into it")
 
 
@@ -107,7 +115,9 @@ def install(venv: Path, requirements: str) -> None:
 
 def install_test_packages() -> None:
     """Install what tests need from Debian when this is root there; else say what to install."""
-    missing = {package: loss for command, (package, loss) in TEST_PACKAGES.items() if not shutil.which(command)}
+    missing = {
+        package: loss for command, (package, loss) in TEST_PACKAGES.items() if not shutil.which(command)
+    }
     if not missing:
         return
     if is_root_on_debian():
@@ -136,13 +146,23 @@ def stamp_path(venv: Path) -> Path:
 
 def quietly(command: list[str], env: dict[str, str] | None = None) -> bool:
     """Run a command, its output dropped; tell whether it succeeded."""
-    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def run(command: list[str], trouble: str) -> None:
     """Run a command; when it fails, show its last lines and `trouble`, and end."""
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if done.returncode:
         print("\n".join(done.stdout.strip().splitlines()[-15:]), file=sys.stderr)

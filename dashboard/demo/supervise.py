@@ -1,5 +1,6 @@
 """Keep child processes running, and end them all, in order, whatever ends this process."""
 
+import contextlib
 import os
 import select
 import signal
@@ -65,20 +66,16 @@ class Child:
             return
         if self.is_running():
             self.process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(self.grace_s)
-            except subprocess.TimeoutExpired:
-                pass
         self.kill()
 
     def kill(self) -> None:
         """SIGKILL to the group, so that grandchildren go too."""
         if self.process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):  # all gone
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # all gone
         self.process.wait()
 
     def trouble(self) -> str:

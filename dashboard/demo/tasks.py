@@ -1,4 +1,4 @@
-"""The handlers of `make demo`: what a shop does in the background. Webhooks use `webhook.deliver` as it is."""
+"""The handlers of `make demo`: a shop's background work. Its webhooks use `webhook.deliver` as it is."""
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -23,8 +23,9 @@ def _client() -> httpx.Client:
 def _call(method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Call the API once; raise what tells QueueOps how to go on.
 
-    The idempotency key is the same through every retry of a job, so that a call whose answer was lost has its
-    effect once. 429 waits as long as the API says; other 4xx mean that no retry can help; the rest is retried.
+    The idempotency key is the same through every retry of a job, so that a call whose answer was lost has
+    its effect once. 429 waits as long as the API says; other 4xx mean that no retry can help; the rest is
+    retried.
     """
     headers = {"Idempotency-Key": current_job().idempotency_key}
     response = _client().request(method, path, json=body, headers=headers)
@@ -57,7 +58,9 @@ def send_mail(to: str, template: str) -> str:
 @shared_task(name="billing.charge")
 def charge(order: int, amount_cents: int, card: str) -> str:
     """Charge an order's card, once."""
-    return str(_call("POST", "/billing/charges", {"order": order, "amount_cents": amount_cents, "card": card})["id"])
+    return str(
+        _call("POST", "/billing/charges", {"order": order, "amount_cents": amount_cents, "card": card})["id"]
+    )
 
 
 @shared_task(name="crm.sync_contact")

@@ -1,11 +1,12 @@
 """The traffic of `make demo`: about 12 jobs a second with bursts, some of them bound to fail."""
 
+import contextlib
 import itertools
 import os
 import random
 import time
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, datetime
 
 import django
 from django.conf import settings
@@ -33,15 +34,30 @@ def hook() -> JobSpec:
     """One webhook; some customers are gone for good."""
     customer = "gone" if random.random() < 0.01 else f"c{random.randrange(9_000)}"
     order = next(_orders)
-    body = {"event": random.choice(["order.paid", "order.shipped", "refund.made"]), "order": order, "customer": customer}
+    body = {
+        "event": random.choice(["order.paid", "order.shipped", "refund.made"]),
+        "order": order,
+        "customer": customer,
+    }
     url = f"{settings.DEMO_API_URL}/hooks"
     kwargs = {"json": body, "headers": {"Authorization": "Bearer demo-secret"}, "timeout_s": 5}
-    return JobSpec("webhook.deliver", [url, "POST"], kwargs, queue="webhooks", policy=PARTNER, tags={"customer": customer})
+    return JobSpec(
+        "webhook.deliver",
+        [url, "POST"],
+        kwargs,
+        queue="webhooks",
+        policy=PARTNER,
+        tags={"customer": customer},
+    )
 
 
 def mail(template: str, delay: float | None = None) -> JobSpec:
     """One mail; some addresses are none."""
-    to = "no address" if random.random() < 0.005 else f"{random.choice(_NAMES).lower()}{random.randrange(999)}@example.com"
+    to = (
+        "no address"
+        if random.random() < 0.005
+        else f"{random.choice(_NAMES).lower()}{random.randrange(999)}@example.com"
+    )
     return JobSpec("mail.send", [to, template], queue="mail", policy=MAIL, delay=delay)
 
 
@@ -50,7 +66,9 @@ def charge() -> JobSpec:
     order = next(_orders)
     card = "stolen" if random.random() < 0.02 else "4242"
     kwargs = {"order": order, "amount_cents": random.randrange(500, 20_000), "card": card}
-    return JobSpec("billing.charge", kwargs=kwargs, queue="billing", priority="high", job_id=f"charge-{order}")
+    return JobSpec(
+        "billing.charge", kwargs=kwargs, queue="billing", priority="high", job_id=f"charge-{order}"
+    )
 
 
 def contact() -> JobSpec:
@@ -58,13 +76,21 @@ def contact() -> JobSpec:
     customer = random.randrange(9_000)
     name = random.choice(_NAMES) + ("\u202e" if random.random() < 0.02 else "")
     key = f"contact-{customer}"  # one sync a customer at a time
-    return JobSpec("crm.sync_contact", [customer, name], queue="crm-sync", unique_key=key, delay=random.uniform(0, 20))
+    return JobSpec(
+        "crm.sync_contact", [customer, name], queue="crm-sync", unique_key=key, delay=random.uniform(0, 20)
+    )
 
 
 def report() -> JobSpec:
     """One report, in a while."""
     kind = random.choice(["sales", "stock", "tax"])
-    return JobSpec("reports.build", [kind, date.today().isoformat()], queue="reports", priority="low", delay=30)
+    return JobSpec(
+        "reports.build",
+        [kind, datetime.now(UTC).date().isoformat()],
+        queue="reports",
+        priority="low",
+        delay=30,
+    )
 
 
 def seed() -> list[JobSpec]:
@@ -75,7 +101,9 @@ def seed() -> list[JobSpec]:
 def ticks() -> Iterator[list[JobSpec]]:
     """Yield what comes in each TICK_S, for ever."""
     for tick in itertools.count():
-        specs = [hook() for _ in range(random.randrange(0, 6))] + [mail("receipt") for _ in range(random.randrange(0, 4))]
+        specs = [hook() for _ in range(random.randrange(0, 6))] + [
+            mail("receipt") for _ in range(random.randrange(0, 4))
+        ]
         if random.random() < 0.5:
             specs.append(charge())
         if random.random() < 0.5:
@@ -107,7 +135,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         main()
-    except KeyboardInterrupt:
-        pass

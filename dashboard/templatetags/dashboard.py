@@ -34,7 +34,7 @@ def rate(per_s: float) -> str:
 
 @register.filter
 def duration(seconds: float | None) -> str:
-    """Write a duration in its largest two units: 12 ms, 4.1 s, 41 s, 5 min 1 s, 2 h 10 min, 3 d 4 h; – for None."""
+    """Write a duration in its two largest units: 12 ms, 4.1 s, 41 s, 5 min 1 s, 3 d 4 h; – for None."""
     if seconds is None:
         return "–"
     if seconds < 1:
@@ -42,7 +42,11 @@ def duration(seconds: float | None) -> str:
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for size, unit, smaller, smaller_unit in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+    for size, unit, smaller, smaller_unit in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {unit} {rest} {smaller_unit}" if rest else f"{whole // size} {unit}"
@@ -65,14 +69,14 @@ def icon(name: str, css_class: str = "") -> SafeString:
 
 @register.simple_tag
 def count_cell(number: int, state: str, limit: int | None = None) -> SafeString:
-    """Write the table cell with the number of jobs in `state`, and its limit: in its colour, or faint when zero."""
+    """Write the table cell with the number of jobs in `state` and its limit: coloured, or faint when zero."""
     text = count(number) if limit is None else f"{count(number)} / {count(limit)}"
     return format_html('<td class="num {}">{}</td>', f"c-{state}" if number else "zero", text)
 
 
 @register.simple_tag
 def sparkline(history: Sequence[tuple[int, int]]) -> SafeString:
-    """Draw (done, failed) of each minute as bars, failed ones at the foot; the tallest minute fills the height."""
+    """Draw (done, failed) of each minute as bars, failed ones at the foot; the tallest fills the height."""
     top = max((done + failed for done, failed in history), default=0) or 1
     all_of_it = "".join(_bar(i, done + failed, top) for i, (done, failed) in enumerate(history))
     failed_part = "".join(_bar(i, failed, top) for i, (_, failed) in enumerate(history))

@@ -4,8 +4,9 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from dashboard import queries
-from dashboard.access import Right, needs
+from dashboard.access import needs
 from dashboard.htmx import render_page
+from queueops.rights import Right
 
 
 @require_safe

@@ -21,7 +21,7 @@ _asked: dict[str, "asyncio.Task[str]"] = {}
 @never_cache
 @login_not_required
 def healthz(request: HttpRequest) -> HttpResponse:
-    """This process lives. Says nothing of Redis, so that its outage does not restart healthy web processes."""
+    """Say that this process lives, and nothing of Redis: its outage must not restart web processes."""
     return HttpResponse("ok\n", content_type="text/plain")
 
 
@@ -38,8 +38,8 @@ async def readyz(request: HttpRequest) -> JsonResponse:
 async def _within(name: str, ask: Callable[[], str]) -> str:
     """Return the answer, or say that none came in time.
 
-    A question that hangs is left to end by itself, and waited for again by the next probe, so that probes of a
-    server that swallows packets never hold more than one thread each.
+    A question that hangs is left to end by itself, and waited for again by the next probe, so that probes
+    of a server that swallows packets never hold more than one thread each.
     """
     task = _asked.get(name)
     if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
@@ -51,7 +51,9 @@ async def _within(name: str, ask: Callable[[], str]) -> str:
 def _ask_redis() -> str:
     try:
         connection().client.ping()
-    except Exception as error:  # whatever it is, the answer is no; its text may name hosts, its class does not
+    except (
+        Exception
+    ) as error:  # whatever it is, the answer is no; its text may name hosts, its class does not
         return type(error).__name__
     return "ok"
 
