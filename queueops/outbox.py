@@ -25,7 +25,8 @@ from queueops.errors import QueueOpsError
 from queueops.inspector.reads import Reads
 from queueops.job import Job, NewJob, from_ms, to_ms
 from queueops.mirror import catch_up
-from queueops.mirror.rows import BLANK, insert_accepted, insert_tags
+from queueops.mirror.fold import JobRow as MirrorRow
+from queueops.mirror.rows import BLANK, insert_accepted, write_tags
 from queueops.models import Job as JobRow
 from queueops.models import Queue
 from queueops.models.jobs import ACCEPTED, GONE
@@ -71,7 +72,7 @@ def accept(prepared: Sequence[Prepared]) -> list[Job] | None:
         )
         return [replace(item.job, state=ACCEPTED) for item in prepared]
     now = timezone.now()
-    fresh = insert_accepted(using, [_row(item, now) for item in prepared])
+    fresh = insert_accepted(using, [_accepted(item, now) for item in prepared])
     jobs: list[Job] = []
     to_push: list[Prepared] = []
     seen: set[tuple[str, str]] = set()
@@ -86,7 +87,7 @@ def accept(prepared: Sequence[Prepared]) -> list[Job] | None:
             jobs.append(replace(item.job, state=ACCEPTED))
         else:
             jobs.append(known[identity].as_job() if identity in known else replace(item.job, state=ACCEPTED))
-    insert_tags(using, [(item.queue, item.new.id, _tags(item.new)) for item in to_push])
+    write_tags(using, [(item.queue, item.new.id, _tags(item.new)) for item in to_push])
     if to_push:
         push = partial(_push_after_commit, using, to_push, time.monotonic())
         transaction.on_commit(push, using=using, robust=True)
@@ -130,6 +131,12 @@ def _has_table(alias: str) -> bool:
         except DatabaseError:
             return False
     return _tables[place]
+
+
+def _accepted(item: Prepared, now: datetime) -> MirrorRow:
+    row = _row(item, now)
+    times = {name: to_ms(value) for name, value in row.items() if isinstance(value, datetime)}
+    return MirrorRow(**(row | times))
 
 
 def _row(item: Prepared, now: datetime) -> dict[str, Any]:

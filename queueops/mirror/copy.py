@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +35,8 @@ _KEPT_BYTES = 1_048_576
 _POISON = (DataError, IntegrityError, ValueError, OverflowError)
 #: Verbs that begin a life; the spec is not in their events.
 _BEGINS = frozenset({"enqueue", "fire", "rebuild"})
-_HASH_FIELDS = ["lane", "unique", "expires", "spec", "parts", *(f"spec{i}" for i in range(1, MAX_PARTS))]
+_HASH_FIELDS = ("spec", "parts", "lane", "unique", "expires")
+_PART_FIELDS = ("spec", *(f"spec{i}" for i in range(1, MAX_PARTS)))
 _SAYS_STATE_S = 5.0
 
 Entry = tuple[bytes, Mapping[bytes, bytes]]
@@ -169,27 +171,39 @@ def _shown(value: bytes) -> str:
 
 def read_waiting(store: Store, queue: str, job_ids: Sequence[str]) -> Specs:
     """What the hashes of these jobs hold now; None for a job that is not there or has no spec."""
+    found: Specs = {}
+    in_parts = []
+    for job_id, answer in _hashes(store, queue, job_ids, _HASH_FIELDS):
+        if isinstance(answer, RedisError) or answer[0] is None:
+            found[job_id] = None
+            continue
+        spec, parts, lane, unique, expires = answer
+        expires_ms = int(expires) if expires and expires.isdigit() else None
+        found[job_id] = Waiting(spec, (lane or b"").decode()[:7], (unique or b"").decode()[:64], expires_ms)
+        if parts is not None:
+            in_parts.append(job_id)
+    for job_id, answer in _hashes(store, queue, in_parts, _PART_FIELDS):
+        waiting = found[job_id]
+        if waiting is None or isinstance(answer, RedisError):
+            continue
+        # Edited or claimed between the two looks: the parts count by themselves, up to the first gap.
+        parts = [*itertools.takewhile(lambda part: part is not None, answer)]
+        found[job_id] = replace(waiting, spec=b"".join(parts))
+    return found
+
+
+def _hashes(
+    store: Store, queue: str, job_ids: Sequence[str], names: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    if not job_ids:
+        return iter(())
     pipe = store.connection.client.pipeline(transaction=False)
     for job_id in job_ids:
-        pipe.hmget(keys.job(queue, job_id), _HASH_FIELDS)
+        pipe.hmget(keys.job(queue, job_id), names)
     try:
-        answers = pipe.execute(raise_on_error=False) if job_ids else []
+        return zip(job_ids, pipe.execute(raise_on_error=False), strict=True)
     except RedisError as error:
         raise store.connection.translated(error) from error
-    return {job_id: _waiting(answer) for job_id, answer in zip(job_ids, answers, strict=True)}
-
-
-def _waiting(answer: Any) -> Waiting | None:
-    if isinstance(answer, RedisError) or answer[3] is None:
-        return None
-    lane, unique, expires, spec, parts, *more = answer
-    if parts is not None:
-        rest = more[: int(parts) - 1]
-        if None in rest:
-            return None
-        spec += b"".join(rest)
-    expires_ms = int(expires) if expires and expires.isdigit() else None
-    return Waiting(spec, (lane or b"").decode()[:7], (unique or b"").decode()[:64], expires_ms)
 
 
 class _Batch:
@@ -243,7 +257,7 @@ class _Batch:
             changed = sorted((job for job in jobs.values() if job.is_changed), key=lambda job: job.row.job_id)
             rows.forget_earlier_lives(self.using, changed)
             rows.write_jobs(self.using, [job.row for job in changed])
-            rows.write_tags(self.using, changed)
+            rows.write_tags(self.using, [(self.queue, job.row.job_id, job.tags or {}) for job in changed])
             rows.write_attempts(self.using, [attempt for job in changed for attempt in job.attempts])
             kept_out = {event.stream_id for event in refused}
             rows.write_events(

@@ -1,88 +1,167 @@
-"""Rows on their way into the database: few statements a batch, on SQLite and PostgreSQL alike.
+"""Rows on their way into the database and back: few statements a batch, on SQLite and PostgreSQL alike.
 
 Written as SQL since Django's bulk_create has no ON CONFLICT DO NOTHING on one key (INSERT OR IGNORE,
-its form on SQLite, also swallows what a CHECK or NOT NULL refuses) and no DO UPDATE … WHERE.
+its form on SQLite, also swallows what a CHECK or NOT NULL refuses) and no DO UPDATE … WHERE. PostgreSQL
+gets a batch as one JSON parameter: ten thousand parameters cost more to send than to insert.
+Times are Unix ms on this side.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, fields
-from datetime import datetime
-from functools import cache
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import connections, models
 
 from queueops.events import Event
 from queueops.job import from_ms, to_ms
 from queueops.mirror.fold import AttemptRow, Folded, JobRow
-from queueops.models import Job
+from queueops.models import Attempt, Effect, Job, JobEvent, JobTag
 
-#: SQLite takes 32,766 parameters in one statement, PostgreSQL 65,535.
+#: SQLite takes 32,766 parameters in one statement.
 _PARAMETERS = 30_000
-
-_JOB_COLUMNS = [field.name for field in fields(JobRow)]
-_JOB_TIMES = [
-    i
-    for i, name in enumerate(_JOB_COLUMNS)
-    if name
-    in {"since", "enqueued_at", "run_at", "expires_at", "died_at", "finished_at", "keep_until", "accepted_at"}
-]
-_ATTEMPT_COLUMNS = [field.name for field in fields(AttemptRow)]
-_ATTEMPT_TIMES = [_ATTEMPT_COLUMNS.index("started_at"), _ATTEMPT_COLUMNS.index("ended_at")]
-_EVENT_COLUMNS = [
-    "queue", "stream_id", "job_id", "verb", "from_state", "to_state", "actor", "at", "delivery", "details",
-]  # fmt: skip
 #: What an event says and its job's or attempt's row holds.
 _ELSEWHERE = frozenset({"error", "result"})
+#: Half of the shortest keep time: what was written until then belongs to the earlier life of an id.
+_BETWEEN_LIVES_MS = 150_000
 
-_newer = "queueops_job.last_event < excluded.last_event"
-_JOB_CONFLICT = (
+#: A row of which nothing is known.
+BLANK = JobRow("", "")
+
+
+class _Table(NamedTuple):
+    """A table as it is written: its columns in order, those that are times, bytes and JSON, its conflict."""
+
+    name: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]  # as PostgreSQL reads them from JSON
+    times: tuple[int, ...]
+    blobs: tuple[int, ...]
+    objects: tuple[int, ...]
+    conflict: str
+
+
+def _table(model: type[models.Model], columns: Iterable[str], conflict: str) -> _Table:
+    columns = tuple(columns)
+    found = [model._meta.get_field(name) for name in columns]
+
+    def places(*kinds: type[models.Field[Any, Any]]) -> tuple[int, ...]:
+        return tuple(i for i, field in enumerate(found) if isinstance(field, kinds))
+
+    return _Table(
+        model._meta.db_table,
+        columns,
+        tuple(_type_in_json(field) for field in found),
+        places(models.DateTimeField),
+        places(models.BinaryField),
+        places(models.JSONField),
+        conflict,
+    )
+
+
+def _type_in_json(field: Any) -> str:
+    if isinstance(field, models.BinaryField):
+        return "bytea"
+    if isinstance(field, models.JSONField):
+        return "jsonb"
+    if isinstance(field, models.BooleanField):
+        return "boolean"
+    return "bigint" if isinstance(field, (models.DateTimeField, models.IntegerField)) else "text"
+
+
+_JOB_COLUMNS = tuple(field.name for field in fields(JobRow))
+_JOBS = _table(
+    Job,
+    _JOB_COLUMNS,
     "ON CONFLICT (queue, job_id) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in _JOB_COLUMNS if name not in {"queue", "job_id"})
-    + f" WHERE {_newer}"
+    + " WHERE queueops_job.last_event < excluded.last_event",
 )
+_ACCEPTED = _JOBS._replace(conflict="ON CONFLICT (queue, job_id) DO NOTHING RETURNING queue, job_id")
+_ATTEMPTS = _table(
+    Attempt,
+    (field.name for field in fields(AttemptRow)),
+    "ON CONFLICT (queue, job_id, delivery) DO NOTHING",
+)
+_EVENTS = _table(
+    JobEvent,
+    ("queue", "stream_id", "job_id", "verb", "from_state", "to_state", "actor", "at", "delivery", "details"),
+    "ON CONFLICT (queue, stream_id) DO NOTHING",
+)
+_TAGS = _table(
+    JobTag,
+    ("queue", "job_id", "name", "value"),
+    "ON CONFLICT (queue, job_id, name) DO UPDATE SET value = excluded.value",
+)
+_job_values = attrgetter(*_JOBS.columns)
+_attempt_values = attrgetter(*_ATTEMPTS.columns)
+
+
+# -- reading ----------------------------------------------------------------------------------------
 
 
 def read_jobs(using: str, queue: str, job_ids: Sequence[str]) -> dict[str, JobRow]:
     """The rows of these jobs, as they are now."""
-    found = Job.objects.using(using).filter(queue=queue, job_id__in=job_ids).values_list(*_JOB_COLUMNS)
-    rows = {}
-    for values in found:
-        row = list(values)
-        for i in _JOB_TIMES:
-            if row[i] is not None:
-                row[i] = to_ms(row[i])
-        made = JobRow(*row)
-        if made.spec is not None:
-            made.spec = bytes(made.spec)
-        rows[made.job_id] = made
-    return rows
+    found: dict[str, JobRow] = {}
+    db = connections[using]
+    is_sqlite = db.vendor == "sqlite"
+    said = [_time(name, db.vendor) if i in _JOBS.times else name for i, name in enumerate(_JOBS.columns)]
+    with db.cursor() as cursor:
+        for first in range(0, len(job_ids), _PARAMETERS):
+            part = list(job_ids[first : first + _PARAMETERS])
+            where = f"job_id IN ({', '.join(['%s'] * len(part))})" if is_sqlite else "job_id = ANY(%s)"
+            cursor.execute(
+                f"SELECT {', '.join(said)} FROM {_JOBS.name} WHERE queue = %s AND {where}",  # noqa: S608 - ours
+                [queue, *part] if is_sqlite else [queue, part],
+            )
+            for values in cursor.fetchall():
+                row = _read(values) if is_sqlite else JobRow(*values)
+                if row.spec is not None:
+                    row.spec = bytes(row.spec)
+                found[row.job_id] = row
+    return found
+
+
+def _time(name: str, vendor: str) -> str:
+    # An expression on SQLite, since a plain column is parsed by a slow regular expression.
+    return f"{name} || ''" if vendor == "sqlite" else f"(extract(epoch FROM {name}) * 1000)::bigint"
+
+
+def _read(values: Sequence[Any]) -> JobRow:
+    row = list(values)
+    for i in _JOBS.times:
+        if row[i] is not None:
+            row[i] = to_ms(datetime.fromisoformat(row[i]).replace(tzinfo=UTC))
+    return JobRow(*row)
+
+
+# -- writing ----------------------------------------------------------------------------------------
 
 
 def write_jobs(using: str, jobs: Iterable[JobRow]) -> None:
     """Insert rows; one that is there takes only a newer event."""
-    instant = _instant(using)
-    rows = [_with_times(astuple(job), _JOB_TIMES, instant) for job in jobs]
-    _insert(using, "queueops_job", _JOB_COLUMNS, rows, _JOB_CONFLICT)
+    _insert(using, _JOBS, [_job_values(job) for job in jobs])
+
+
+def insert_accepted(using: str, jobs: Iterable[JobRow]) -> set[tuple[str, str]]:
+    """Insert accepted rows in one statement; the (queue, id) of those whose id was new."""
+    return set(_insert(using, _ACCEPTED, [_job_values(job) for job in jobs]))
 
 
 def write_attempts(using: str, attempts: Iterable[AttemptRow]) -> None:
     """Insert attempts, once a delivery."""
-    instant = _instant(using)
-    rows = [_with_times(astuple(attempt), _ATTEMPT_TIMES, instant) for attempt in attempts]
-    _insert(
-        using, "queueops_attempt", _ATTEMPT_COLUMNS, rows, "ON CONFLICT (queue, job_id, delivery) DO NOTHING"
-    )
+    _insert(using, _ATTEMPTS, [_attempt_values(attempt) for attempt in attempts])
 
 
 def write_events(using: str, queue: str, events: Iterable[Event]) -> None:
     """Insert events, once a stream id."""
-    instant = _instant(using)
     rows = [
-        [
+        (
             queue,
             event.stream_id,
             event.job_id,
@@ -90,102 +169,28 @@ def write_events(using: str, queue: str, events: Iterable[Event]) -> None:
             event.from_state[:9],
             event.to_state[:9],
             event.actor,
-            instant(event.at_ms),
+            event.at_ms,
             event.numbers.get("delivery"),
             _details(event),
-        ]
+        )
         for event in events
     ]
-    _insert(using, "queueops_jobevent", _EVENT_COLUMNS, rows, "ON CONFLICT (queue, stream_id) DO NOTHING")
+    _insert(using, _EVENTS, rows)
 
 
-def insert_accepted(using: str, given: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
-    """Insert accepted rows in one statement; the (queue, id) of those whose id was new."""
-    if not given:
-        return set()
-    defaults = {name: getattr(BLANK, name) for name in _JOB_COLUMNS}
-    db = connections[using]
-    adapt = db.ops.adapt_datetimefield_value if db.vendor == "sqlite" else lambda value: value
-    rows = []
-    for values in given:
-        row = defaults | values
-        rows.append(
-            [adapt(v) if isinstance(v, datetime) else v for v in (row[name] for name in _JOB_COLUMNS)]
-        )
-    found = _insert(
-        using,
-        "queueops_job",
-        _JOB_COLUMNS,
-        rows,
-        "ON CONFLICT (queue, job_id) DO NOTHING RETURNING queue, job_id",
-    )
-    return {(queue, job_id) for queue, job_id in found}
+def write_tags(using: str, tags: Iterable[tuple[str, str, dict[str, str]]]) -> None:
+    """Insert the tags of (queue, job id)."""
+    rows = [(queue, job_id, name, value) for queue, job_id, mine in tags for name, value in mine.items()]
+    _insert(using, _TAGS, rows)
 
 
-#: A row of which nothing is known.
-BLANK = JobRow("", "")
-
-
-def insert_tags(using: str, given: Iterable[tuple[str, str, dict[str, str]]]) -> None:
-    """Insert tags of (queue, id)."""
-    rows = [[queue, job_id, name, value] for queue, job_id, tags in given for name, value in tags.items()]
-    _insert(using, "queueops_jobtag", _TAG_COLUMNS, rows, _TAG_CONFLICT)
-
-
-_TAG_COLUMNS = ["queue", "job_id", "name", "value"]
-_TAG_CONFLICT = "ON CONFLICT (queue, job_id, name) DO UPDATE SET value = excluded.value"
-
-
-def write_tags(using: str, jobs: Iterable[Folded]) -> None:
-    """Insert tags, once a name."""
-    insert_tags(using, [(job.row.queue, job.row.job_id, job.tags or {}) for job in jobs])
-
-
-def _details(event: Event) -> str:
+def _details(event: Event) -> dict[str, Any]:
     said: dict[str, Any] = {name: value for name, value in event.numbers.items() if name != "delivery"}
-    said |= {
+    return said | {
         name: value
         for name, value in event.texts.items()
         if name not in _ELSEWHERE or (name == "error" and "ran_ms" not in event.numbers)
     }
-    return json.dumps(said, ensure_ascii=False) if said else "{}"
-
-
-def _with_times(values: tuple[Any, ...], places: Sequence[int], instant: Callable[[int], Any]) -> list[Any]:
-    row = list(values)
-    for i in places:
-        if row[i] is not None:
-            row[i] = instant(row[i])
-    return row
-
-
-@cache
-def _instant(using: str) -> Callable[[int], Any]:
-    """What the database takes for Unix ms."""
-    if connections[using].vendor == "sqlite":
-        adapt = connections[using].ops.adapt_datetimefield_value
-        return lambda ms: adapt(from_ms(ms))
-    return from_ms
-
-
-def _insert(
-    using: str, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str
-) -> list[Any]:
-    """Insert rows; the answers of RETURNING, if `conflict` has one."""
-    found: list[Any] = []
-    if not rows:
-        return found
-    one = f"({', '.join(['%s'] * len(columns))})"
-    start = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "  # noqa: S608 - names of ours
-    step = max(1, _PARAMETERS // len(columns))
-    with connections[using].cursor() as cursor:
-        for first in range(0, len(rows), step):
-            chunk = rows[first : first + step]
-            values = [value for row in chunk for value in row]
-            cursor.execute(f"{start}{', '.join([one] * len(chunk))} {conflict}", values)
-            if cursor.description:
-                found += cursor.fetchall()
-    return found
 
 
 def forget_earlier_lives(using: str, jobs: Iterable[Folded]) -> None:
@@ -194,21 +199,83 @@ def forget_earlier_lives(using: str, jobs: Iterable[Folded]) -> None:
     Effects are told apart by time, with half of the shortest keep time between the two lives: the
     clock of the host that wrote them is not Redis TIME.
     """
-    from queueops.models import Attempt, Effect, JobTag
-
     for job in jobs:
         if job.earlier_life_ended is None:
             continue
         mine = {"queue": job.row.queue, "job_id": job.row.job_id}
         Attempt.objects.using(using).filter(**mine).delete()
         JobTag.objects.using(using).filter(**mine).delete()
-        before = from_ms(job.earlier_life_ended + _BETWEEN_LIVES_MS)
-        if before < _enqueued(job.row):
-            Effect.objects.using(using).filter(**mine, created_at__lt=before).delete()
+        ended = job.earlier_life_ended + _BETWEEN_LIVES_MS
+        if ended < (job.row.enqueued_at or job.row.since):
+            Effect.objects.using(using).filter(**mine, created_at__lt=from_ms(ended)).delete()
 
 
-_BETWEEN_LIVES_MS = 150_000
+# -- one statement ----------------------------------------------------------------------------------
 
 
-def _enqueued(row: JobRow) -> datetime:
-    return from_ms(row.enqueued_at or row.since)
+def _insert(using: str, table: _Table, rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """Insert rows; the answers of RETURNING, if the conflict clause has one."""
+    if not rows:
+        return []
+    db = connections[using]
+    with db.cursor() as cursor:
+        if db.vendor == "postgresql":
+            cursor.execute(_from_json(table), [_as_json(table, rows)])
+            return list(cursor.fetchall()) if cursor.description else []
+        found: list[Any] = []
+        one = f"({', '.join(['%s'] * len(table.columns))})"
+        step = _PARAMETERS // len(table.columns)
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            values = f"VALUES {', '.join([one] * len(part))}"
+            flat = [value for row in part for value in _for_sqlite(table, row)]
+            cursor.execute(
+                f"INSERT INTO {table.name} ({', '.join(table.columns)}) {values} {table.conflict}", flat
+            )
+            if cursor.description:
+                found += cursor.fetchall()
+        return found
+
+
+@cache
+def _from_json(table: _Table) -> str:
+    typed = ", ".join(f"{name} {kind}" for name, kind in zip(table.columns, table.types, strict=True))
+    said = [
+        f"to_timestamp(x.{name} / 1000.0)" if i in table.times else f"x.{name}"
+        for i, name in enumerate(table.columns)
+    ]
+    return (
+        f"INSERT INTO {table.name} ({', '.join(table.columns)}) SELECT {', '.join(said)} "  # noqa: S608 - ours
+        f"FROM json_to_recordset(%s) AS x({typed}) {table.conflict}"
+    )
+
+
+def _as_json(table: _Table, rows: Sequence[Sequence[Any]]) -> str:
+    named = [dict(zip(table.columns, row, strict=True)) for row in rows]
+    for i in table.blobs:
+        name = table.columns[i]
+        for row in named:
+            if row[name] is not None:
+                row[name] = "\\x" + row[name].hex()
+    return json.dumps(named, ensure_ascii=False, separators=(",", ":"))
+
+
+def _for_sqlite(table: _Table, values: Sequence[Any]) -> list[Any]:
+    row = list(values)
+    for i in table.times:
+        if row[i] is not None:
+            row[i] = _sqlite_time(row[i])
+    for i in table.objects:
+        row[i] = json.dumps(row[i], ensure_ascii=False)
+    return row
+
+
+def _sqlite_time(ms: int) -> str:
+    """What Django writes for this time."""
+    second, rest = divmod(ms, 1000)
+    return f"{_second(second)}.{rest:03d}000" if rest else _second(second)
+
+
+@lru_cache(maxsize=4096)
+def _second(second: int) -> str:
+    return str(from_ms(second * 1000).replace(tzinfo=None))
