@@ -1,0 +1,79 @@
+"""Which retry policy a failed job follows: the job's own, its handler's, its queue's, the default."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from queueops import keys
+from queueops.conf import config
+from queueops.connection import Connection
+from queueops.errors import PolicyError
+from queueops.policies import DEFAULT_POLICY, RetryPolicy
+
+logger = logging.getLogger("queueops.worker")
+
+
+class Rules:
+    """The published policies of one Redis, read again when a queue's settings have a new version."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._policies: dict[str, RetryPolicy] = {}
+        self._by_queue: dict[str, str] = {}
+        self._complained: set[str] = set()
+
+    def load(self, queue: str) -> None:
+        """Read the queue's default policy and all policies. Raises RedisError."""
+        client: Any = self._connection.client
+        named = client.hget(keys.queue_key(queue, "settings"), "policy")
+        if named:
+            self._by_queue[queue] = named.decode(errors="replace")
+        else:
+            self._by_queue.pop(queue, None)
+        found: dict[str, RetryPolicy] = {}
+        for name, given in config().policies.items():
+            self._add(found, name, given)
+        for raw_name, raw in client.hgetall(keys.POLICIES).items():
+            self._add(found, raw_name.decode(errors="replace"), raw)
+        self._policies = found
+
+    def _add(self, found: dict[str, RetryPolicy], name: str, given: Any) -> None:
+        try:
+            found[name] = given if isinstance(given, RetryPolicy) else RetryPolicy.from_json(given)
+        except PolicyError as error:
+            self._complain(name, f"the policy {name} can't be used: {error}")
+
+    def policy(
+        self, queue: str, handler: str, asked: str | RetryPolicy | None, declared: Any = None
+    ) -> RetryPolicy:
+        """The policy of one job: `asked` is the job's own, `declared` what its handler's code says."""
+        if isinstance(asked, RetryPolicy):
+            return asked
+        conf = config()
+        choices = (
+            asked,
+            conf.policy_by_handler.get(handler),
+            declared,
+            self._by_queue.get(queue),
+            conf.policy_by_queue.get(queue),
+            "default",
+        )
+        for choice in choices:
+            if isinstance(choice, RetryPolicy):
+                return choice
+            if not choice:
+                continue
+            if (found := self._policies.get(choice)) is not None:
+                return found
+            if choice != "default":
+                self._complain(
+                    choice,
+                    f"no policy is named {choice} (for {handler} in {queue}); the next one in line is used",
+                )
+        return DEFAULT_POLICY
+
+    def _complain(self, name: str, text: str) -> None:
+        if name not in self._complained:
+            self._complained.add(name)
+            logger.warning("%s", text)

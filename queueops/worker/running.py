@@ -1,0 +1,181 @@
+"""Run one job's handler, and say what becomes of the job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.db import connections
+
+from queueops.causes import OTHER, Failure, failure_of, known_failure
+from queueops.conf import config
+from queueops.current import CurrentJob, Look, set_current
+from queueops.errors import Dead, Discard, RetryLater, Snooze, SoftTimeLimit
+from queueops.handlers import Handler
+from queueops.job import Delivery
+from queueops.payload import Spec, encode_value
+from queueops.policies import Retry, RetryPolicy, decide
+from queueops.store import Outcome
+from queueops.worker.board import Board
+from queueops.worker.databases import tidy_connections
+from queueops.worker.limits import SoftLimits
+from queueops.worker.rules import Rules
+
+logger = logging.getLogger("queueops.worker")
+
+
+class Task:
+    """A claimed job with what is needed to run it."""
+
+    __slots__ = ("delivery", "feed", "handler", "is_async", "queue_index", "since", "spec")
+
+    def __init__(self, delivery: Delivery, spec: Spec, handler: Handler, feed: Any, queue_index: int) -> None:
+        self.delivery = delivery
+        self.spec = spec
+        self.handler = handler
+        self.is_async = handler.is_async
+        self.feed = feed  # whose queue it came from; the child's own
+        self.queue_index = queue_index
+        self.since = time.monotonic()  # claimed
+
+
+class Runner:
+    """Runs handlers of one child on whatever thread or loop it is called."""
+
+    def __init__(self, board: Board, rules: Rules, look: Look) -> None:
+        self._board = board
+        self._rules = rules
+        self._look = look
+        self._soft = SoftLimits()
+        conf = config()
+        self._hard_limit_s = conf.hard_limit_s
+        self._max_result_bytes = conf.max_result_bytes
+
+    def policy(self, task: Task) -> RetryPolicy:
+        """The policy that this job follows."""
+        spec = task.spec
+        return self._rules.policy(task.delivery.queue, spec.handler, spec.policy, task.handler.policy)
+
+    def _begin(self, task: Task, slot: int) -> tuple[float, float | None]:
+        """Note the start; when it was, and the soft limit in seconds."""
+        policy = self.policy(task)
+        delivery = task.delivery
+        hard = policy.hard_limit_s or task.handler.hard_limit_s or self._hard_limit_s
+        started = self._board.start(slot, task.queue_index, delivery.id, delivery.delivery, hard)
+        return started, policy.soft_limit_s or task.handler.soft_limit_s
+
+    def run(self, task: Task, slot: int) -> Outcome:
+        """Run a plain handler on this thread. Never raises."""
+        started, soft = self._begin(task, slot)
+        try:
+            tidy_connections()
+            set_current(CurrentJob(task.delivery, self._look))
+            if soft is None:
+                result = task.handler.function(*task.spec.args, **task.spec.kwargs)
+            else:
+                with self._soft.watch(soft):
+                    result = task.handler.function(*task.spec.args, **task.spec.kwargs)
+        except BaseException as error:  # SystemExit too: a handler ends its job, not its worker
+            outcome = self.failed(task, error, started)
+        else:
+            outcome = self.succeeded(task, result, started)
+        set_current(None)
+        tidy_connections()
+        self._board.stop(slot)
+        return outcome
+
+    async def run_async(self, task: Task, slot: int) -> Outcome:
+        """Run an async handler on this loop. Never raises."""
+        started, soft = self._begin(task, slot)
+        try:
+            set_current(CurrentJob(task.delivery, self._look))
+            # A thread of its own for the job's ORM calls, made when it makes one.
+            async with ThreadSensitiveContext() as context:
+                try:
+                    async with asyncio.timeout(soft) as limit:
+                        result = await task.handler.function(*task.spec.args, **task.spec.kwargs)
+                except TimeoutError:
+                    if not limit.expired():
+                        raise
+                    raise SoftTimeLimit(f"ran longer than its soft limit of {soft:g} s") from None
+                finally:
+                    if context in SyncToAsync.context_to_thread_executor:
+                        await sync_to_async(connections.close_all)()
+        except BaseException as error:  # CancelledError too: only a handler can cause it here
+            outcome = self.failed(task, error, started)
+        else:
+            outcome = self.succeeded(task, result, started)
+        self._board.stop(slot)
+        return outcome
+
+    # -- what becomes of it -------------------------------------------------------------
+
+    def succeeded(self, task: Task, result: Any, started: float) -> Outcome:
+        """The handler returned."""
+        stored: bytes | str = ""
+        if result is not None:
+            try:
+                stored = encode_value(result, what="the result", max_bytes=self._max_result_bytes)
+            except (TypeError, ValueError) as error:  # an extra: no reason to run the job again
+                logger.debug("%s of %s: %s; it is not kept", task.delivery.id, task.delivery.queue, error)
+        return Outcome.ack(task.delivery, handler=task.spec.handler, result=stored, ran_ms=_ms_since(started))
+
+    def failed(self, task: Task, error: BaseException, started: float) -> Outcome:
+        """The handler raised: what it said, or what the policy says."""
+        delivery, ran_ms = task.delivery, _ms_since(started)
+        try:
+            if isinstance(error, Discard):
+                return Outcome.discard(delivery, reason=error.reason)
+            if isinstance(error, Snooze):
+                return Outcome.snooze(delivery, delay_s=_finite(error.delay_s), reason=error.reason)
+            failure, policy = failure_of(error), self.policy(task)
+            ra = _finite(error.delay_s) if isinstance(error, RetryLater) else None
+            said = decide(
+                policy, delivery.attempts + 1, error=error, fatal=isinstance(error, Dead), retry_after_s=ra
+            )
+        except Exception:
+            # Even an exception that breaks every rule must cost one job one attempt, and no worker.
+            logger.exception("%s of %s: what its handler raised can't be told", delivery.id, delivery.queue)
+            policy = self.policy(task)
+            failure = known_failure(OTHER, type(error).__name__)
+            said = decide(policy, delivery.attempts + 1)
+        return failed_outcome(delivery, failure, policy, said, ran_ms=ran_ms, handler=task.spec.handler)
+
+
+def failed_outcome(
+    delivery: Delivery, failure: Failure, policy: RetryPolicy, said: Any, *, ran_ms: int, handler: str
+) -> Outcome:
+    """The record of an attempt that failed, with one log line."""
+    named = f"{policy.name}@{policy.version}"
+    attempt = delivery.attempts + 1
+    if isinstance(said, Retry):
+        logger.warning(
+            "%s of %s (%s) failed, attempt %d: %s; again in %.1f s",
+            delivery.id, delivery.queue, handler, attempt, failure.cause_text, said.delay_s,
+        )  # fmt: skip
+        return Outcome.retry(
+            delivery, delay_s=said.delay_s, cause=failure.cause, cause_text=failure.cause_text,
+            error=failure.to_json(), policy=named, ran_ms=ran_ms,
+        )  # fmt: skip
+    logger.error(
+        "%s of %s (%s) is dead (%s) after attempt %d: %s",
+        delivery.id, delivery.queue, handler, said.why, attempt, failure.cause_text,
+    )  # fmt: skip
+    return Outcome.bury(
+        delivery, cause=failure.cause, cause_text=failure.cause_text, error=failure.to_json(),
+        policy=named, ran_ms=ran_ms,
+    )  # fmt: skip
+
+
+def _ms_since(started: float) -> int:
+    return int((time.monotonic() - started) * 1000)
+
+
+def _finite(delay_s: float) -> float:
+    if not math.isfinite(delay_s):
+        raise ValueError(f"a delay must be a number of seconds, got {delay_s}")
+    return max(0.0, delay_s)

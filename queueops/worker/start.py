@@ -1,0 +1,66 @@
+"""Where a forked process begins: as a child that runs jobs, or as the housekeeper."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from django.db import close_old_connections
+
+from queueops.connection import Connection
+from queueops.publishing import publish
+from queueops.store import Store
+from queueops.worker.board import Memory
+from queueops.worker.control import Control, Order
+
+logger = logging.getLogger("queueops.worker")
+
+
+def make_store(connection: Connection) -> Store:
+    """A store that publishes a queue's settings as the database has them."""
+    return Store(connection, publish=_publish)
+
+
+def _publish(store: Store, queue: str) -> None:
+    close_old_connections()
+    try:
+        publish(store, queue)
+    finally:
+        close_old_connections()
+
+
+def start_process(order: Order, control: Control, memory: Memory) -> NoReturn:
+    """Be what the order says; never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        faulthandler.register(signal.SIGUSR1)  # where is it stuck: on stderr
+        if order.role == "housekeeper":
+            from queueops.worker.housekeeper import Housekeeper
+
+            Housekeeper(order.child, control, make_store(Connection())).run()
+        else:
+            from queueops.worker.child import Child
+
+            Child(order, control, memory.board(order.board), make_store(Connection())).run()
+        code = 0
+    except BaseException:
+        logger.exception("%s ends: an error that was not foreseen", order.child)
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process without waiting for its threads: handlers may run on for hours."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    logging.shutdown()
+    os._exit(code)

@@ -1,0 +1,474 @@
+"""The supervisor: one thread, one `select`, no handler. It keeps the leases of its children, brings
+dead ones back and gives back at once what they held.
+
+It looks at the children's boards in shared memory, so that neither a handler that holds the GIL nor
+one that never ends is anybody else's trouble: leases are renewed from here, a stuck keeper loses its
+clock after 10 ms, a job over its hard limit is ended with its process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from queueops import __version__
+from queueops.conf import config
+from queueops.connection import Connection
+from queueops.errors import ConfigError, StoreUnavailable
+from queueops.store import Store
+from queueops.worker.board import ChildState, Memory
+from queueops.worker.control import Control, Order
+from queueops.worker.leases import Grave, Leases
+from queueops.worker.nursery import Ended, Nursery, Post, Process
+from queueops.worker.start import make_store, start_process
+from queueops.worker.zygote import become_subreaper
+
+logger = logging.getLogger("queueops.worker")
+
+#: New queues are looked for this often, when none is named.
+QUEUES_EVERY_S = 4.0
+#: A keeper may be this late before its clock is taken from it.
+STUCK_AFTER_S = 0.010
+#: ... and a claim this long under way, which a slow Redis explains as well.
+SLOW_AFTER_S = 1.0
+#: The supervisor looks at its boards at least this often; no Redis is asked for that.
+LOOK_EVERY_S = 1.0
+#: How long the others in a child may go on when one job in it is over its hard limit.
+DRAIN_S = 5.0
+#: After the grace: how long ended jobs may take to be settled, and then Redis to be told the rest.
+SETTLE_S, FAREWELL_S = 3.0, 5.0
+#: How often a burst looks whether it is over.
+BURST_EVERY_S = 0.05
+_NEVER = float("inf")
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `runworkers` was asked for. No queues: all of them."""
+
+    queues: tuple[str, ...] = ()
+    processes: int = 1
+    concurrency: int = 1
+    burst: bool = False
+    grace_s: float = 25.0
+    housekeeping: bool = True
+
+
+class Supervisor:
+    """Runs one worker until it is told to stop. Raises ConfigError or StoreUnavailable at the start."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._conf = config()
+        self._lease_s = self._conf.lease_s
+        posts = [Post("child", None) for _ in range(options.processes)]
+        posts.append(Post("probation", "probation"))
+        if options.housekeeping:
+            posts.append(Post("housekeeper", "housekeeper"))
+        self._memory = Memory(len(posts), options.concurrency)
+        self._nursery = Nursery(self.worker, options.concurrency, self._memory, self._start_process, posts)
+        self._store: Store
+        self._leases: Leases
+        self._queues: list[str] = list(options.queues)
+        self._graves: list[Grave] = []
+        self._wakeup: tuple[int, int] = (-1, -1)
+        self._signals = 0
+        self._stop_at = 0.0  # when the grace ends, monotonic; 0 before a stop
+        self._kill_at = _NEVER
+        self._renew_at = self._queues_at = self._retry_at = 0.0
+        self._burst_at = 0.0
+        self._away_since = 0.0
+        self._pause_s = 0.05
+
+    def _start_process(self, order: Order, control: Control) -> Any:
+        return start_process(order, control, self._memory)
+
+    # -- life ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Be the worker. Returns when every child has ended and Redis knows it."""
+        # Before anything is open: the zygote shall inherit nothing.
+        self._nursery.awaken([])
+        self._store = make_store(Connection())
+        self._leases = Leases(self._store, self.worker, self._nursery.declared_policy)
+        become_subreaper(True)
+        try:
+            with self._signal_handlers():
+                self._check_server()
+                self._serve()
+                self._farewell()
+        finally:
+            for process in self._nursery.living:
+                process.kill()
+                os.waitpid(process.pid, 0)
+            if self._nursery.zygote is not None:
+                self._nursery.zygote.end()
+            become_subreaper(False)
+
+    def _check_server(self) -> None:
+        """Meet the server. Raises StoreUnavailable or ConfigError when it can't be used."""
+        uptime_s = self._leases.server_uptime_s()
+        now = time.monotonic()
+        if uptime_s < self._lease_s:
+            # Leases of workers that live may have run out while it was away.
+            self._memory.cautious_until = now + self._lease_s - uptime_s
+        self._find_queues()
+        asked, queues = self.options, ", ".join(self._queues) or "none yet"
+        logger.info(
+            "worker %s: %d processes of %d, queues: %s",
+            self.worker,
+            asked.processes,
+            asked.concurrency,
+            queues,
+        )
+
+    def _serve(self) -> None:
+        while True:
+            now = time.monotonic()
+            self._memory.plan_wake(_NEVER)  # whoever sets an alarm from here on rings
+            self._obey_signals(now)
+            self._redis_work(now)
+            if not self._stop_at:
+                self._fill_posts(now)
+            wake_at = min(self._look_at_boards(now), self._next_timer(now))
+            if self._stop_at and self._end_of_stop(now):
+                return
+            self._memory.plan_wake(wake_at)
+            self._wait(wake_at)
+
+    def _wait(self, wake_at: float) -> None:
+        zygote = self._nursery.zygote
+        watched: list[Any] = [self._wakeup[0], self._memory.bell, *self._nursery.living]
+        if zygote is not None:
+            watched.append(zygote.pidfd)
+        ready = select.select(watched, [], [], max(0.0, wake_at - time.monotonic()))[0]
+        for each in ready:
+            if isinstance(each, Process):
+                if ended := self._nursery.reap(each):
+                    self._ended(ended)
+            elif each == self._wakeup[0]:
+                os.read(each, 1024)
+            elif each == self._memory.bell:
+                self._memory.hush()
+            elif zygote is not None:
+                logger.error("the zygote of %s died; another is made", self.worker)
+                zygote.reap()
+                self._nursery.zygote = None
+        self._nursery.reap_strangers()
+
+    def _next_timer(self, now: float) -> float:
+        timers = [now + LOOK_EVERY_S]
+        if self._away_since:
+            timers.append(self._retry_at)
+        else:
+            timers.append(self._renew_at)
+            if not self.options.queues:
+                timers.append(self._queues_at)
+            if self.options.burst:
+                timers.append(self._burst_at)
+        if self._stop_at:
+            timers.append(min(self._stop_at, self._kill_at) if self._kill_at < _NEVER else self._stop_at)
+        elif not self._away_since:
+            timers += [post.fork_at for post in self._nursery.posts if post.holder is None]
+        return min(timers)
+
+    # -- signals ------------------------------------------------------------------------
+
+    @contextmanager
+    def _signal_handlers(self) -> Iterator[None]:
+        self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        wakeup = signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for fd in self._wakeup:
+                os.close(fd)
+
+    def _signalled(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _obey_signals(self, now: float) -> None:
+        if self._signals >= 2 and self._kill_at == _NEVER:
+            logger.warning("worker %s: stopping at once", self.worker)
+            self._stop(now, 0.0)
+        elif self._signals == 1 and not self._stop_at:
+            logger.info("worker %s: stopping; jobs may finish for %g s", self.worker, self.options.grace_s)
+            self._stop(now, self.options.grace_s)
+
+    def _stop(self, now: float, grace_s: float) -> None:
+        self._renew_at = now  # say so
+        self._stop_at = now + grace_s
+        for process in self._nursery.living:
+            process.control.send({"stop": True})
+
+    def _end_of_stop(self, now: float) -> bool:
+        """Go on with stopping; whether all have ended and what they held was given back."""
+        living = self._nursery.living
+        if not living and not self._graves:
+            return True
+        if now >= self._stop_at and self._kill_at == _NEVER:
+            self._kill_at = now + SETTLE_S
+            for process in living:
+                process.control.send({"leave": SETTLE_S})
+        if now >= self._kill_at:
+            for process in living:
+                process.kill()
+            self._kill_at = now + 0.1
+        # Redis had its time: what could not be given back comes back when its lease ends.
+        return not living and now >= self._stop_at + SETTLE_S + FAREWELL_S
+
+    def _farewell(self) -> None:
+        for grave in self._graves:
+            ids = sorted({job_id for ids in grave.running.values() for job_id in ids})
+            logger.error(
+                "%s: Redis is away, what it held comes back when its lease ends; it ran: %s",
+                grave.child, ", ".join(ids) or "nothing",
+            )  # fmt: skip
+        try:
+            self._leases.leave()
+        except StoreUnavailable as error:
+            logger.error("worker %s: could not take its leave: %s", self.worker, error)
+        logger.info("worker %s: stopped", self.worker)
+
+    # -- processes ------------------------------------------------------------------------
+
+    def _fill_posts(self, now: float) -> None:
+        if self._away_since:
+            return
+        for post in self._nursery.posts:
+            if post.holder is not None or now < post.fork_at:
+                continue
+            if self._nursery.zygote is None and not self._awaken(now):
+                return
+            name = self._nursery.next_name(post)
+            if any(grave.child == name for grave in self._graves):
+                continue  # its name is free again once its jobs are given back
+            if post.role != "housekeeper" and not self._try_redis(
+                partial(self._leases.renew, self._queues, [name])
+            ):
+                return
+            if self._nursery.fork(post, name, self._queues) is None:
+                post.fork_at = now + 0.5
+
+    def _awaken(self, now: float) -> bool:
+        try:
+            self._nursery.awaken([*self._wakeup])
+        except ConfigError as error:
+            logger.error("the zygote of %s can't be made: %s", self.worker, error)
+            for post in self._nursery.posts:
+                post.fork_at = max(post.fork_at, now + 5)
+            return False
+        return True
+
+    def _ended(self, ended: Ended) -> None:
+        process = ended.process
+        if process.role == "housekeeper":
+            if not ended.is_clean:
+                logger.error("%s ended: %s", process.name, ended.why)
+            return
+        running = process.board.running()
+        names = process.queues
+        grave = Grave(process.name, ended.why, [])
+        for each in running:
+            if each.queue < len(names):
+                grave.running.setdefault(names[each.queue], []).append(each.job_id)
+        grave.queues = [*grave.running, *(queue for queue in names if queue not in grave.running)]
+        if self._stop_at or process.is_over_limit:
+            if process.is_over_limit:
+                now = time.monotonic()
+                grave.why = "a job beside it ran past its hard limit"
+                for each in running:
+                    if each.deadline and each.deadline <= now and each.queue < len(names):
+                        grave.late.setdefault(names[each.queue], []).append(each)
+            else:
+                grave.why = "stopped"
+            grave.running = {}  # ended on purpose: nobody is a suspect
+        elif not ended.is_clean:
+            ids = ", ".join(each.job_id for each in running) or "nothing"
+            logger.error("%s ended (%s); it ran: %s", process.name, ended.why, ids)
+        self._graves.append(grave)
+        self._redis_work(time.monotonic())
+
+    # -- Redis --------------------------------------------------------------------------
+
+    def _try_redis(self, work: Callable[[], object]) -> bool:
+        """Do something in Redis; False when it is away, which is logged once."""
+        try:
+            work()
+        except StoreUnavailable as error:
+            now = time.monotonic()
+            if not self._away_since:
+                self._away_since = now
+                self._pause_s = 0.05
+                logger.warning("worker %s: Redis is away: %s", self.worker, error)
+            self._retry_at = now + self._pause_s * (0.5 + random.random())
+            self._pause_s = min(2.0, self._pause_s * 2)
+            return False
+        return True
+
+    def _redis_work(self, now: float) -> None:
+        if self._away_since:
+            if now < self._retry_at or not self._try_redis(self._renew):
+                return
+            logger.warning("worker %s: Redis is back after %.1f s", self.worker, now - self._away_since)
+            self._away_since = 0.0
+            self._memory.cautious_until = time.monotonic() + self._lease_s
+        while self._graves:
+            if not self._try_redis(lambda: self._leases.bury(self._graves[0])):
+                return
+            grave = self._graves.pop(0)
+            if grave.given_back:
+                logger.info("%s: gave back %d jobs (%s)", grave.child, grave.given_back, grave.why)
+        if now >= self._renew_at and not self._try_redis(self._renew):
+            return
+        if not self.options.queues and now >= self._queues_at and not self._try_redis(self._find_queues):
+            return
+        if self.options.burst and not self._stop_at and now >= self._burst_at:
+            self._burst_at = now + BURST_EVERY_S
+            self._try_redis(self._end_burst)
+
+    def _renew(self) -> None:
+        """Renew the leases of the living, then say that this worker lives."""
+        children = [p.name for p in self._nursery.living if p.role != "housekeeper"]
+        if children:
+            self._leases.renew(self._queues, children)
+        if self._leases.beat(self._about()) and not self._stop_at:
+            logger.info("worker %s: asked to drain", self.worker)
+            self._stop(time.monotonic(), self.options.grace_s)
+        self._renew_at = time.monotonic() + self._lease_s / 3
+
+    def _find_queues(self) -> None:
+        if self.options.queues:
+            return
+        self._queues_at = time.monotonic() + QUEUES_EVERY_S
+        fresh = sorted(self._leases.queues() - set(self._queues))
+        if not fresh:
+            return
+        children = [p for p in self._nursery.living if p.role != "housekeeper"]
+        if children:
+            self._leases.renew(fresh, [process.name for process in children])
+        self._queues += fresh
+        for process in children:
+            process.queues += fresh
+            process.control.send({"queues": process.queues})
+
+    def _end_burst(self) -> None:
+        children = [p for p in self._nursery.living if p.role != "housekeeper"]
+        if any(child.board.running() for child in children):
+            return
+        have_asked = all(child.board.last_fetch() for child in children) or not self._queues
+        if have_asked and self._leases.is_idle(self._queues):
+            self._stop(time.monotonic(), self.options.grace_s)
+
+    def _about(self) -> dict[str, object]:
+        children = [p for p in self._nursery.living if p.role != "housekeeper"]
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "queues": list(self.options.queues) or "all",
+            "processes": self.options.processes,
+            "concurrency": self.options.concurrency,
+            "draining": bool(self._stop_at),
+            "rss_mb": sum(rss_mb(pid) for pid in [os.getpid(), *(p.pid for p in self._nursery.living)]),
+            "children": [
+                {
+                    "name": p.name,
+                    "pid": p.pid,
+                    "state": p.board.state().name.lower(),
+                    "running": len(p.board.running()),
+                    "finished": p.board.finished(),
+                }
+                for p in children
+            ],
+            # The worst child counts.
+            "fetched_s_ago": max((self._fetched_s_ago(p) for p in children), default=None),
+        }
+
+    def _fetched_s_ago(self, process: Process) -> float:
+        """How long ago this child could have been given work, seconds; it answers its last ping first."""
+        now, board = time.monotonic(), process.board
+        is_awake = board.last_turn() >= process.pinged
+        process.pinged = now
+        process.control.send({"ping": True})
+        if is_awake and board.state() in {ChildState.WAITING, ChildState.FULL}:
+            return 0.0
+        return round(now - (board.last_fetch() or process.born), 1)
+
+    # -- boards ---------------------------------------------------------------------------
+
+    def _look_at_boards(self, now: float) -> float:
+        """Take the clock from stuck keepers, end what is over its hard limit; when to look again."""
+        again = _NEVER
+        for process in self._nursery.living:
+            if process.role == "housekeeper":
+                continue
+            again = min(again, self._look_at_clock(process, now), self._look_at_limits(process, now))
+        return again
+
+    def _look_at_clock(self, process: Process, now: float) -> float:
+        alarm, flight = process.board.alarm(), process.board.in_flight()
+        stuck_at = alarm + STUCK_AFTER_S if alarm else flight + SLOW_AFTER_S if flight else _NEVER
+        mark = alarm or flight
+        if process.nudged == mark:
+            return _NEVER
+        if now >= stuck_at and not self._away_since:
+            process.nudged = mark
+            self._try_redis(lambda: [self._store.nudge(queue, process.name) for queue in process.queues])
+            return _NEVER
+        return stuck_at
+
+    def _look_at_limits(self, process: Process, now: float) -> float:
+        if process.is_over_limit:
+            if now >= process.kill_at or all(
+                r.deadline and r.deadline <= now for r in process.board.running()
+            ):
+                process.kill()
+                return _NEVER
+            return process.kill_at
+        running = process.board.running()
+        first = min((each.deadline for each in running if each.deadline), default=_NEVER)
+        if now < first:
+            return first
+        late = [each for each in running if each.deadline and each.deadline <= now]
+        process.is_over_limit = True
+        process.kill_at = now + DRAIN_S
+        logger.error(
+            "%s is ended: past their hard limit are %s", process.name, ", ".join(each.job_id for each in late)
+        )
+        process.control.send({"stop": True})
+        return now
+
+
+def rss_mb(pid: int) -> int:
+    """Resident memory of a process, MB; 0 when it is gone. Pages shared with the zygote count in each."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return round(int(file.read().split()[1]) * _PAGE_MB)
+    except (OSError, ValueError, IndexError):
+        return 0
