@@ -53,8 +53,8 @@ def test_the_event_carries_the_spec_that_leaves_redis(redis: Redis, clock: Clock
     child.ack(*seed_pending(child, "a"), result="7")
 
     assert events(redis, "a")[-1] == {
-        "verb": "ack", "id": "a", "from": "pending", "to": "done", "actor": child.name, "at": str(clock.now_ms),
-        "delivery": "1", "attempts": "0", "ran_ms": "3", "result": "7", "spec": SPEC.decode(),
+        "verb": "ack", "id": "a", "from": "pending", "to": "done", "actor": child.name,
+        "at": str(clock.now_ms), "delivery": "1", "attempts": "0", "ran_ms": "3", "result": "7", "spec": SPEC.decode(),
     }  # fmt: skip
 
 
@@ -172,7 +172,9 @@ def test_many_records_of_many_verbs_in_one_settlement_each_get_their_own_answer(
     assert state(redis, "c") == "pending"
 
 
-def test_a_hundred_acks_in_one_script_leave_every_lane_clean(redis: Redis, store: Store, child: Child) -> None:
+def test_a_hundred_acks_in_one_script_leave_every_lane_clean(
+    redis: Redis, store: Store, child: Child
+) -> None:
     seed_ready(store, *[f"h{n}" for n in range(40)], lane=Lane.HIGH)
     seed_ready(store, *[f"n{n}" for n in range(40)])
     seed_ready(store, *[f"l{n}" for n in range(20)], lane=Lane.LOW)

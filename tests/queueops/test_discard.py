@@ -64,9 +64,7 @@ def test_a_discarded_ready_job_leaves_its_lane(redis: Redis, store: Store, child
     assert [j.id for j in child.take()] == ["b"]
 
 
-def test_a_discarded_dead_job_leaves_both_lists_of_the_dead(
-    redis: Redis, store: Store, child: Child
-) -> None:
+def test_a_discarded_dead_job_leaves_both_lists_of_the_dead(redis: Redis, store: Store, child: Child) -> None:
     seed_dead(child, "a")
 
     store.discard(QUEUE, ["a"], actor=PERSON)

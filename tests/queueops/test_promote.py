@@ -159,7 +159,9 @@ def test_a_stale_id_in_the_delayed_set_is_dropped_and_runs_nothing_twice(
     assert "promote" not in verbs(redis, "a")
 
 
-def test_an_id_without_a_job_is_dead_and_says_so(redis: Redis, store: Store, clock: Clock, child: Child) -> None:
+def test_an_id_without_a_job_is_dead_and_says_so(
+    redis: Redis, store: Store, clock: Clock, child: Child
+) -> None:
     seed_delayed(store, "good", run_at_ms=clock.now_ms)
     redis.zadd(keys.jobs_in(QUEUE, JobState.DELAYED), {"ghost": clock.now_ms})
 

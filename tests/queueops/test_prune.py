@@ -39,9 +39,7 @@ def test_a_job_is_kept_until_its_time_is_over(redis: Redis, store: Store, clock:
     }  # fmt: skip
 
 
-def test_the_keep_time_is_the_one_of_when_it_was_discarded(
-    redis: Redis, store: Store, clock: Clock
-) -> None:
+def test_the_keep_time_is_the_one_of_when_it_was_discarded(redis: Redis, store: Store, clock: Clock) -> None:
     set_up(store, discarded_keep_ms=1000)
     seed_discarded(store, "a")
     set_up(store, discarded_keep_ms=KEEP_MS)

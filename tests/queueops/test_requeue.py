@@ -26,7 +26,9 @@ from tests.factories import (
 )
 
 
-def test_requeue_starts_a_new_cycle_and_the_delivery_goes_on(redis: Redis, store: Store, child: Child) -> None:
+def test_requeue_starts_a_new_cycle_and_the_delivery_goes_on(
+    redis: Redis, store: Store, child: Child
+) -> None:
     child.retry(*seed_pending(child, "a"), delay_s=0)
     child.bury(*child.take())
 
@@ -47,9 +49,7 @@ def test_requeue_leaves_both_lists_of_the_dead(redis: Redis, store: Store, child
     assert not redis.exists(keys.dead_of_cause(QUEUE, "boom"))
 
 
-def test_requeue_is_an_event_with_who_and_why(
-    redis: Redis, store: Store, clock: Clock, child: Child
-) -> None:
+def test_requeue_is_an_event_with_who_and_why(redis: Redis, store: Store, clock: Clock, child: Child) -> None:
     seed_dead(child, "a")
 
     store.requeue(QUEUE, ["a"], actor=PERSON, reason="the API is back")

@@ -49,8 +49,8 @@ def test_retry_is_an_event_with_all_that_a_page_shows(redis: Redis, clock: Clock
 
     assert events(redis, "a")[-1] == {
         "verb": "retry", "id": "a", "from": "pending", "to": "delayed", "actor": child.name,
-        "at": str(clock.now_ms), "delivery": "1", "attempts": "1", "cause": "boom", "error": error_json("boom"),
-        "delay_ms": "5000", "run_at": str(clock.now_ms + 5000), "policy": "default@1", "ran_ms": "3",
+        "at": str(clock.now_ms), "delivery": "1", "attempts": "1", "cause": "boom",
+        "error": error_json("boom"), "delay_ms": "5000", "run_at": str(clock.now_ms + 5000), "policy": "default@1", "ran_ms": "3",
     }  # fmt: skip
     assert counter(redis, "failed") == counter(redis, "failed:boom") == 1
 
@@ -218,9 +218,7 @@ def test_g6_a_lost_answer_counts_one_attempt(redis: Redis, store: Store, lossy: 
 
 @pytest.mark.damages("the cause's own key stays of a wrong type")
 @pytest.mark.parametrize("name", ["cause", "dead"])
-def test_a_wrong_type_under_a_cause_loses_no_job(
-    redis: Redis, clock: Clock, child: Child, name: str
-) -> None:
+def test_a_wrong_type_under_a_cause_loses_no_job(redis: Redis, clock: Clock, child: Child, name: str) -> None:
     jobs = seed_pending(child, "a", "b")
     redis.set({"cause": keys.cause, "dead": keys.dead_of_cause}[name](QUEUE, "boom"), "foreign")
 

@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-
 import pytest
 
 from queueops.scripts import LUA_DIR
-from queueops.states import LIVE, LISTED, MOVES, JobState
+from queueops.states import LISTED, LIVE, MOVES, JobState
 from queueops.store import Outcome, Store
 from tests.factories import (
     PERSON,
