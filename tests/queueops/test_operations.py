@@ -561,7 +561,7 @@ def test_c07_each_requeue_gives_a_fresh_cycle(child: Child, redis: Redis, clock:
     f.seed_ready(store, "j")
     for press in range(3):
         if press:
-            assert run("requeue", ids=["j"]).done == 1
+            assert store.requeue(QUEUE, ["j"], actor=PERSON) == ["ok"]
         delays = []
         for attempt in range(3):
             [job] = child.register().take(1)
