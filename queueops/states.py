@@ -60,7 +60,7 @@ MOVES: dict[str, Move] = {
     move.verb: move
     for move in (
         _move("enqueue", "", "delayed ready"),
-        _move("fire", "", "ready"),  # a schedule's slot becomes a job
+        _move("fire", "", "delayed ready"),  # a schedule's slot becomes a job; delayed by its jitter
         _move("promote", "delayed", "ready dead"),  # dead: its data are corrupt
         _move("claim", "ready", "pending"),
         _move("ack", "pending", "done"),

@@ -16,6 +16,7 @@ from queueops.connection import Call, Connection, connection
 from queueops.errors import StoreUnavailable
 from queueops.job import Claimed, Delivery, NewJob, new_job_id, spec_parts
 from queueops.scripts import script
+from queueops.slots import FireCall, Fired
 
 #: Jobs in one enqueue script; more go as several scripts of one round trip.
 ENQUEUE_BATCH = 100
@@ -335,6 +336,21 @@ class Store:
         items = [(job_id, "") for job_id in job_ids]
         return self.act(verb, queue, items, actor=actor, reason=reason, operation=operation)
 
+    # -- schedules --------------------------------------------------------------------
+
+    def fire(self, calls: Sequence[FireCall], *, actor: str) -> list[Fired | Exception]:
+        """Settle due slots of schedules in one round trip; an answer, or the error, a schedule."""
+        packed = [self._call("fire", call.queue, call.rest(), actor=actor, **call.named()) for call in calls]
+        answers: list[Fired | Exception] = []
+        for call, answer in zip(calls, self.connection.run_many(packed), strict=True):
+            try:
+                if answer == [b"fresh"]:
+                    answer = self._run("fire", call.queue, call.rest(), actor=actor, **call.named())
+                answers.append(answer if isinstance(answer, Exception) else Fired.parse(answer))
+            except Exception as error:  # one schedule's, which must not keep the others from their slots
+                answers.append(error)
+        return answers
+
     # -- housekeeping -----------------------------------------------------------------
 
     def prune(self, queue: str, *, limit: int = 200) -> int:
@@ -425,7 +441,7 @@ def _claimed(queue: str, answer: list[Any]) -> Claimed:
     word, version, wait_us, keeper, server_us = answer[:5]
     flat = answer[5:]
     jobs = [
-        Delivery(queue, i.decode(), int(d), int(a), int(r), int(e), s == 1, int(due), spec)
+        Delivery(queue, i.decode(errors="replace"), int(d), int(a), int(r), int(e), s == 1, int(due), spec)
         for i, d, a, r, e, s, due, spec in zip(*[iter(flat)] * _FIELDS, strict=True)
     ]
     wait = int(wait_us)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import F, Q
 
+from queueops.job import to_ms
 from queueops.models.fields import CleanJSONField, CleanTextField
 from queueops.models.queues import validate_queue_name
+from queueops.schedules.definition import Definition
+
+#: Fields of Schedule that schedulers write.
+KEPT = ("version", "taken", "placed_queue", "last_slot_at", "next_slot_at", "recorded", "error")
 
 
 class Schedule(models.Model):
@@ -62,12 +70,21 @@ class Schedule(models.Model):
     paused_at = models.DateTimeField(null=True, blank=True)
     resume_at = models.DateTimeField(null=True, blank=True)
     source = models.CharField(max_length=5, choices=Source, default=Source.ADMIN)
-    version = models.PositiveBigIntegerField(default=1)
+    #: Redis TIME when a person saved it: slots after that are already those of the new rule.
+    changed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    #: What schedulers keep. `taken` is the definition that they follow (Definition.to_json) under
+    #: `version`; a row that says something else was edited, by whatever way, and is taken over.
+    version = models.PositiveBigIntegerField(default=1, editable=False)
+    taken = CleanJSONField(null=True, blank=True, editable=False)
+    #: The queue whose Redis holds its state; '' before it was ever placed.
+    placed_queue = models.CharField(max_length=64, blank=True, editable=False)
     #: Slots at or before this one are settled: fired, or recorded as not.
-    last_slot_at = models.DateTimeField(null=True, blank=True)
-    next_slot_at = models.DateTimeField(null=True, blank=True)
-    #: Why it can't fire: a bad rule from code, a handler that is gone.
-    error = CleanTextField(blank=True)
+    last_slot_at = models.DateTimeField(null=True, blank=True, editable=False)
+    next_slot_at = models.DateTimeField(null=True, blank=True, editable=False)
+    #: The ledger has the lines of the log in Redis up to this number.
+    recorded = models.PositiveBigIntegerField(default=0, editable=False)
+    #: Why it can't fire: a rule that can't be read, a definition that left the code.
+    error = CleanTextField(blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -89,13 +106,53 @@ class Schedule(models.Model):
                 condition=Q(paused=True) | Q(resume_at__isnull=True), name="schedule_resumes_only_when_paused"
             ),
         ]
-        indexes = [
-            # WHERE NOT paused AND next_slot_at <= t ORDER BY next_slot_at                  the scheduler
-            models.Index(fields=["next_slot_at"], condition=Q(paused=False), name="schedule_next"),
-        ]
 
     def __str__(self) -> str:
         return self.key
+
+    def definition(self) -> Definition:
+        """Return what the row says, whether schedulers have taken it over yet or not."""
+        return Definition(
+            key=self.key,
+            queue=self.queue,
+            handler=self.handler,
+            args=self.args,
+            kwargs=self.kwargs,
+            policy=self.policy,
+            kind=self.kind,
+            rule=self.rule,
+            zone=self.zone,
+            catch_up=self.catch_up,
+            catch_up_cap=self.catch_up_cap,
+            catch_up_max_age_s=self.catch_up_max_age_s,
+            catch_up_rate_per_s=self.catch_up_rate_per_s,
+            overlap=self.overlap,
+            jitter_s=self.jitter_s,
+            start_ms=None if self.start_at is None else to_ms(self.start_at),
+            end_ms=None if self.end_at is None else to_ms(self.end_at),
+            paused=self.paused,
+            paused_reason=self.paused_reason,
+            resume_ms=None if self.resume_at is None else to_ms(self.resume_at),
+        )
+
+    def clean(self) -> None:
+        """Check the rule with its zone, the arguments and the numbers. Raises ValidationError by field."""
+        if problems := self.definition().problems():
+            raise ValidationError(problems)
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save what can fire. Raises ValidationError: code that skips the form is held to the same rule.
+
+        What schedulers keep is left alone unless `update_fields` names it: it may be newer by now.
+        """
+        self.clean()
+        if not self._state.adding and not args and options.get("update_fields") is None:
+            options["update_fields"] = [
+                field.name
+                for field in self._meta.concrete_fields
+                if not field.primary_key and field.name not in KEPT
+            ]
+        super().save(*args, **options)
 
 
 class ScheduleSlot(models.Model):
@@ -103,6 +160,7 @@ class ScheduleSlot(models.Model):
 
     class State(models.TextChoices):
         FIRED = "fired"  # its job is enqueued
+        WAITING = "waiting"  # for the run before it
         RUNNING = "running"
         RAN = "ran"
         LATE = "late"  # ran, after its time
@@ -116,6 +174,8 @@ class ScheduleSlot(models.Model):
     state = models.CharField(max_length=7, choices=State)
     queue = models.CharField(max_length=64, blank=True)
     job_id = models.CharField(max_length=128, blank=True)
+    #: A skipped or missed one after a long downtime: this and so many - 1 before it.
+    stands_for = models.PositiveBigIntegerField(default=1)
     reason = CleanTextField(blank=True)
     version = models.PositiveBigIntegerField(default=1)  # of the schedule
     actor = CleanTextField(blank=True)
@@ -136,8 +196,14 @@ class ScheduleSlot(models.Model):
             ),
         ]
         indexes = [
-            # WHERE state IN ('fired', 'running') ORDER BY slot_at                   what is not settled yet
-            models.Index(fields=["slot_at"], condition=Q(state__in=["fired", "running"]), name="slot_open"),
+            # WHERE state IN ('fired', 'running', 'waiting') ORDER BY slot_at        what is not over yet
+            models.Index(
+                fields=["slot_at"],
+                condition=Q(state__in=["fired", "running", "waiting"]),
+                name="slot_open",
+            ),
+            # WHERE outcome = 'dead' ORDER BY slot_at DESC LIMIT n                   sent again meanwhile?
+            models.Index(fields=["-slot_at"], condition=Q(outcome="dead"), name="slot_dead"),
             # WHERE queue = q AND job_id = i                                         from a job to its slot
             models.Index(fields=["queue", "job_id"], condition=~Q(job_id=""), name="slot_of_job"),
             # WHERE state = 'missed' AND slot_at > t                                 alarms

@@ -31,13 +31,11 @@ from tests.proxy import Proxy
 TESTS = Path(__file__).parent
 #: Composed by the scripts of other verbs.
 COMPOSED = {"promote", "rescue", "expire"}
-#: Elsewhere: a slot is fired by lua/fire.lua with the body of `enqueue`.
-BODILESS = {"fire"}
 #: Events that are no moves: a refused settlement.
 NO_MOVES = {"late"}
 
 
-@pytest.mark.parametrize("verb", sorted(MOVES.keys() - BODILESS))
+@pytest.mark.parametrize("verb", sorted(MOVES))
 def test_each_verb_has_its_lua_body_its_method_and_its_tests(verb: str) -> None:
     assert (LUA_DIR / "lib" / f"{verb}.lua").is_file()
     assert (TESTS / f"test_{verb}.py").is_file()
