@@ -38,8 +38,8 @@ end
 -- keeps the hash a listpack.
 local function spec_of(key, parts, first)
   local spec = first or redis.call('HGET', key, 'spec')
-  if not parts or not spec then return spec end
-  if parts > 1000 then return false end
+  if not parts or not spec or parts == 1 then return spec end
+  if not (parts > 1 and parts <= 1000) then return false end -- nan too
   local names = {}
   for i = 1, parts - 1 do names[i] = 'spec' .. i end
   local more = redis.call('HMGET', key, unpack(names))
