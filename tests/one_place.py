@@ -134,7 +134,7 @@ class _Queue:
             for job_id, score in members.items():
                 if self.jobs.get(job_id, {}).get("state") != state:
                     self.found.append(f"{job_id} stands in {state}, and its hash says otherwise")
-                if score != int(score):
+                if not score.is_integer():
                     self.found.append(f"{job_id} has the score {score!r} in {state}: not whole ms")
         for where, job_id in self.entries.items():
             if self.jobs.get(job_id, {}).get("entry") != where:

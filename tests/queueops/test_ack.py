@@ -54,7 +54,8 @@ def test_the_event_carries_the_spec_that_leaves_redis(redis: Redis, clock: Clock
 
     assert events(redis, "a")[-1] == {
         "verb": "ack", "id": "a", "from": "pending", "to": "done", "actor": child.name,
-        "at": str(clock.now_ms), "delivery": "1", "attempts": "0", "ran_ms": "3", "result": "7", "spec": SPEC.decode(),
+        "at": str(clock.now_ms), "delivery": "1", "attempts": "0", "ran_ms": "3",
+        "result": "7", "spec": SPEC.decode(),
     }  # fmt: skip
 
 

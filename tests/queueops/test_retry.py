@@ -50,7 +50,8 @@ def test_retry_is_an_event_with_all_that_a_page_shows(redis: Redis, clock: Clock
     assert events(redis, "a")[-1] == {
         "verb": "retry", "id": "a", "from": "pending", "to": "delayed", "actor": child.name,
         "at": str(clock.now_ms), "delivery": "1", "attempts": "1", "cause": "boom",
-        "error": error_json("boom"), "delay_ms": "5000", "run_at": str(clock.now_ms + 5000), "policy": "default@1", "ran_ms": "3",
+        "error": error_json("boom"), "delay_ms": "5000", "run_at": str(clock.now_ms + 5000),
+        "policy": "default@1", "ran_ms": "3",
     }  # fmt: skip
     assert counter(redis, "failed") == counter(redis, "failed:boom") == 1
 
