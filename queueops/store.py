@@ -21,6 +21,7 @@ from queueops.slots import FireCall, Fired
 #: Jobs in one enqueue script; more go as several scripts of one round trip.
 ENQUEUE_BATCH = 100
 ENQUEUE_ROUND_TRIP = 500
+_DRAIN_KEPT_S = 86_400  # a worker that never reads it is gone
 _FIELDS = 8  # of a job in a claim's answer
 
 
@@ -361,6 +362,10 @@ class Store:
         """Adopt what no lease covers: adopted, dropped, children forgotten, whether it is through."""
         adopted, dropped, forgotten, through = self._run("sweep", queue, limit=limit)
         return int(adopted), int(dropped), int(forgotten), through == b"1"
+
+    def drain(self, worker: str) -> None:
+        """Ask a worker to finish what runs and stop; it reads so with its next heartbeat."""
+        self.connection.client.set(keys.drain(worker), "1", ex=_DRAIN_KEPT_S)
 
     def take_lease(self, role: str, holder: str, ttl_s: float) -> int:
         """Take or keep the single-runner lease of `role`; its term, or 0 when another holds it."""
