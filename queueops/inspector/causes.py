@@ -115,6 +115,26 @@ class Causes(Overview):
         ]
         return sorted(seen, reverse=True)[:limit]
 
+    def cause_histories(
+        self, wanted: Sequence[tuple[str, str]], minutes: int = 60
+    ) -> dict[tuple[str, str], list[int]]:
+        """As cause_history for many (queue, cause) at once: one command a queue and minute."""
+        by_queue: dict[str, list[str]] = {}
+        for queue, cause in dict.fromkeys(wanted):
+            by_queue.setdefault(queue, []).append(cause)
+        last = self.now_ms() // 60_000
+        pipe = self.pipe()
+        for queue, causes in by_queue.items():
+            for minute in range(last - minutes + 1, last + 1):
+                pipe.hmget(keys.stats(queue, minute), [f"failed:{cause}" for cause in causes])
+        answers = iter(self.answers(pipe) if by_queue else [])
+        found: dict[tuple[str, str], list[int]] = {}
+        for queue, causes in by_queue.items():
+            rows = [listed(next(answers)) or [0] * len(causes) for _ in range(minutes)]
+            for i, cause in enumerate(causes):
+                found[queue, cause] = [number(row[i]) for row in rows]
+        return found
+
     def cause_history(self, queue: str, cause: str, minutes: int = 60) -> list[int]:
         """Failed attempts of a cause in each of the last minutes, oldest first."""
         last = self.now_ms() // 60_000
