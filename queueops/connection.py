@@ -17,7 +17,17 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    ClusterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -28,6 +38,11 @@ from queueops.scripts import Script
 #: The oldest server that has what we use (XPENDING IDLE, LPOS, ZRANGE BYSCORE).
 OLDEST = (6, 2)
 _SOCKET_TIMEOUT_S = 10.0
+#: All that redis-py raises: what a Cluster client says of its nodes has a base of its own.
+ERRORS = (RedisError, RedisClusterException)
+#: Answers of a server that is there and can't be used now.
+_UNUSABLE = (ReadOnlyError, ClusterDownError, TryAgainError, NoPermissionError)
+_UNUSABLE_TEXTS = ("BUSY ", "MISCONF ", "NOREPLICAS ")
 
 Call = tuple[Script, str, list[object]]
 
@@ -68,7 +83,7 @@ def _client(url: str, *, block_s: float | None) -> redis.Redis:
         return redis.Redis.from_url(url, **options)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"REDIS_URL {masked(url)}: {error}") from error
-    except RedisError as error:
+    except ERRORS as error:
         raise StoreUnavailable(f"no Redis at {masked(url)}: {error}") from error
 
 
@@ -140,7 +155,7 @@ class Connection:
         """Let commands on `client` raise errors of ours."""
         try:
             yield
-        except RedisError as error:
+        except ERRORS as error:
             raise self.translated(error) from error
 
     def run(self, script: Script, queue: str, rest: Sequence[object] = (), **named: object) -> Any:
@@ -151,7 +166,7 @@ class Connection:
                 return self._evalsha(script.sha(self.major), arguments)
             except NoScriptError:
                 return self.client.execute_command("EVAL", script.source(self.major), *arguments)
-        except RedisError as error:
+        except ERRORS as error:
             raise self.translated(error) from error
 
     def _evalsha(self, sha: str, arguments: list[object]) -> Any:
@@ -167,9 +182,10 @@ class Connection:
         try:
             own.socket.send_packed_command(own.socket.pack_command("EVALSHA", sha, *arguments))
             return own.socket.read_response()
-        except ReadOnlyError:
-            own.socket.disconnect()  # a replica now: the next call asks where the primary is
-            raise
+        except ReadOnlyError:  # a replica now, which did nothing: a new socket leads to the primary
+            own.socket.disconnect()
+            self.client.connection_pool.disconnect(inuse_connections=False)
+            return self.client.execute_command("EVALSHA", sha, *arguments)
         except ResponseError:
             raise
         except (RedisError, OSError):
@@ -194,11 +210,11 @@ class Connection:
                 if isinstance(answer, NoScriptError):
                     script, _, arguments = calls[i]
                     answers[i] = self.client.execute_command("EVAL", script.source(self.major), *arguments)
-        except RedisError as error:
+        except ERRORS as error:
             raise self.translated(error) from error
-        return [self.translated(a) if isinstance(a, RedisError) else a for a in answers]
+        return [self.translated(a) if isinstance(a, ERRORS) else a for a in answers]
 
-    def translated(self, error: RedisError) -> Exception:
+    def translated(self, error: Exception) -> Exception:
         """The error as a person should read it."""
         text = str(error)
         if isinstance(error, ReadOnlyError) and not self.is_cluster:
@@ -211,10 +227,9 @@ class Connection:
         if "WRONGTYPE" in text:
             place = masked(self.url)
             return WrongKeyType(f"a key at {place} holds another type than ours: `manage.py doctor` names it")
-        if isinstance(error, ResponseError) and not text.startswith(
-            ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY ", "MISCONF", "NOREPLICAS")
-        ):
-            return error
+        is_usable = isinstance(error, ResponseError) and not isinstance(error, _UNUSABLE)
+        if is_usable and not text.startswith(_UNUSABLE_TEXTS):
+            return error  # a bug of ours
         return StoreUnavailable(f"no Redis at {masked(self.url)}: {text or type(error).__name__}")
 
 
