@@ -2,6 +2,9 @@
 
 Prune puts a PrunePermit into its transaction, which no other transaction sees, deletes events of
 jobs whose keep time has ended by then, and takes the permit back before it commits.
+
+The triggers are made after each `migrate` and, on SQLite, dropped before it: there a table is changed
+by making it anew, which loses its triggers and fails where another's trigger names it.
 """
 
 from __future__ import annotations
@@ -9,12 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
 TABLE = "queueops_jobevent"
 
@@ -61,26 +60,24 @@ BEGIN SELECT RAISE(ABORT, 'queueops_jobevent is append-only: DELETE refused'); E
 ]
 
 
-def create_triggers(connection: BaseDatabaseWrapper) -> None:
-    """Make the triggers in this database. Safe to repeat."""
+def create_triggers(*, using: str, **_: object) -> None:
+    """Make the triggers in this database. Safe to repeat. A receiver of post_migrate."""
+    connection = connections[using]
     statements = {"postgresql": _POSTGRESQL, "sqlite": _SQLITE}.get(connection.vendor)
     if statements is None:
         raise NotImplementedError(
             f"QueueOps keeps its record in SQLite or PostgreSQL, not in {connection.vendor}"
         )
     with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
+        if TABLE in connection.introspection.table_names(cursor):
+            for statement in statements:
+                cursor.execute(statement)
 
 
-def drop_triggers(connection: BaseDatabaseWrapper) -> None:
-    """Undo create_triggers."""
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(f"DROP TRIGGER IF EXISTS queueops_jobevent_append_only ON {TABLE}")
-            cursor.execute(f"DROP TRIGGER IF EXISTS queueops_jobevent_no_truncate ON {TABLE}")
-            cursor.execute("DROP FUNCTION IF EXISTS queueops_jobevent_append_only()")
-        else:
+def drop_triggers(*, using: str, **_: object) -> None:
+    """Let tables be changed on SQLite. A receiver of pre_migrate."""
+    if connections[using].vendor == "sqlite":
+        with connections[using].cursor() as cursor:
             cursor.execute("DROP TRIGGER IF EXISTS queueops_jobevent_no_update")
             cursor.execute("DROP TRIGGER IF EXISTS queueops_jobevent_no_delete")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.apps import apps as installed
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 
 
 class QueueOpsConfig(AppConfig):
@@ -17,12 +17,14 @@ class QueueOpsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from queueops import client, store
+        from queueops import append_only, client, store
         from queueops.publishing import publish
         from queueops.record import Record
 
         client.use_record(Record())
         store.use_publisher(publish)
+        pre_migrate.connect(append_only.drop_triggers, sender=self, dispatch_uid="queueops.triggers")
+        post_migrate.connect(append_only.create_triggers, sender=self, dispatch_uid="queueops.triggers")
         post_migrate.connect(_restore_groups, sender=self, dispatch_uid="queueops.groups")
 
 

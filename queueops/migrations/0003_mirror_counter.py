@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("queueops", "0002_append_only_and_groups"),
+        ("queueops", "0002_groups"),
     ]
 
     operations = [

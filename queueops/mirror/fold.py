@@ -21,6 +21,10 @@ UNFINISHED = frozenset({ACCEPTED, DELAYED, READY, PENDING})
 _STATES = frozenset({*UNFINISHED, DONE, DEAD, DISCARDED, GONE}) - {ACCEPTED}
 
 
+#: Written where a spec was of an earlier life and the new one is not known.
+NO_SPEC = b""
+
+
 @dataclass(frozen=True, slots=True)
 class Keep:
     """How long the record keeps a job by its outcome, and Redis a discarded one. Ms."""
@@ -33,7 +37,10 @@ class Keep:
 
 @dataclass(slots=True)
 class JobRow:
-    """A row of Job; the fields are its columns, in the order in which `rows` writes them."""
+    """A row of Job; the fields are its columns but the last, in the order in which `rows` writes them.
+
+    A `spec` that the record has is not read and written again: None leaves it as it is.
+    """
 
     queue: str
     job_id: str
@@ -64,6 +71,7 @@ class JobRow:
     keep_until: int | None = None
     accepted_at: int | None = None
     last_event: str = ""
+    has_spec: bool = False  # the record has it
 
 
 @dataclass(slots=True)
@@ -126,10 +134,8 @@ def fold(job: Folded, event: Event, keep: Keep) -> None:
 
 def take_spec(job: Folded, spec: bytes) -> None:
     """Keep what the job carries, and what it says of handler and tags."""
-    if spec == job.row.spec:
-        return
     job.row.spec = spec
-    job.is_changed = True
+    job.row.has_spec = job.is_changed = True
     try:
         said = decode_spec(spec)
     except CorruptSpec:
@@ -167,12 +173,13 @@ def _enqueue(job: Folded, event: Event) -> None:
     old = job.row
     row = JobRow(old.queue, old.job_id, event.to_state, event.at_ms, last_event=old.last_event)
     if job.is_known and old.state == ACCEPTED:
-        row.accepted_at, row.spec, row.handler, row.lane = old.accepted_at, old.spec, old.handler, old.lane
+        row.accepted_at, row.has_spec, row.handler, row.lane = old.accepted_at, True, old.handler, old.lane
         row.unique_digest, row.unique_for_ms = old.unique_digest, old.unique_for_ms
         row.expires_at = old.expires_at
     elif job.is_known:
         job.earlier_life_ended = old.finished_at or event.at_ms
         job.tags = {}
+        row.spec = NO_SPEC
     row.lane = row.lane or Lane.NORMAL.value
     row.enqueued_at = event.at_ms
     row.run_at = event.numbers.get("run_at") or event.at_ms

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ class _Table(NamedTuple):
     name: str
     columns: tuple[str, ...]
     types: tuple[str, ...]  # as PostgreSQL reads them from JSON
+    blanks: tuple[Any, ...]  # what is left out of the JSON: '', 0, false; None where NULL is allowed
     times: tuple[int, ...]
     blobs: tuple[int, ...]
     objects: tuple[int, ...]
@@ -57,11 +58,17 @@ def _table(model: type[models.Model], columns: Iterable[str], conflict: str) -> 
         model._meta.db_table,
         columns,
         tuple(_type_in_json(field) for field in found),
+        tuple(None if field.null else _BLANKS[_type_in_json(field)] for field in found),
         places(models.DateTimeField),
         places(models.BinaryField),
         places(models.JSONField),
         conflict,
     )
+
+
+#: By type: what a column holds when nothing is said, and how PostgreSQL writes that.
+_BLANKS: dict[str, Any] = {"text": "", "bigint": 0, "boolean": False, "jsonb": {}, "bytea": b""}
+_LITERALS = {"text": "''", "bigint": "0", "boolean": "false", "jsonb": "'{}'", "bytea": "''"}
 
 
 def _type_in_json(field: Any) -> str:
@@ -74,12 +81,21 @@ def _type_in_json(field: Any) -> str:
     return "bigint" if isinstance(field, (models.DateTimeField, models.IntegerField)) else "text"
 
 
-_JOB_COLUMNS = tuple(field.name for field in fields(JobRow))
+_JOB_COLUMNS = tuple(field.name for field in fields(JobRow) if field.name != "has_spec")
+_SPEC = _JOB_COLUMNS.index("spec")
+#: None leaves the spec as it is, NO_SPEC takes it away.
+_SET_SPEC = (
+    "spec = CASE WHEN length(excluded.spec) = 0 THEN NULL ELSE coalesce(excluded.spec, queueops_job.spec) END"
+)
 _JOBS = _table(
     Job,
     _JOB_COLUMNS,
     "ON CONFLICT (queue, job_id) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in _JOB_COLUMNS if name not in {"queue", "job_id"})
+    + ", ".join(
+        _SET_SPEC if name == "spec" else f"{name} = excluded.{name}"
+        for name in _JOB_COLUMNS
+        if name not in {"queue", "job_id"}
+    )
     + " WHERE queueops_job.last_event < excluded.last_event",
 )
 _ACCEPTED = _JOBS._replace(conflict="ON CONFLICT (queue, job_id) DO NOTHING RETURNING queue, job_id")
@@ -111,6 +127,7 @@ def read_jobs(using: str, queue: str, job_ids: Sequence[str]) -> dict[str, JobRo
     db = connections[using]
     is_sqlite = db.vendor == "sqlite"
     said = [_time(name, db.vendor) if i in _JOBS.times else name for i, name in enumerate(_JOBS.columns)]
+    said[_SPEC] = "spec IS NOT NULL"
     with db.cursor() as cursor:
         for first in range(0, len(job_ids), _PARAMETERS):
             part = list(job_ids[first : first + _PARAMETERS])
@@ -121,8 +138,7 @@ def read_jobs(using: str, queue: str, job_ids: Sequence[str]) -> dict[str, JobRo
             )
             for values in cursor.fetchall():
                 row = _read(values) if is_sqlite else JobRow(*values)
-                if row.spec is not None:
-                    row.spec = bytes(row.spec)
+                row.spec, row.has_spec = None, bool(row.spec)
                 found[row.job_id] = row
     return found
 
@@ -237,13 +253,14 @@ def _insert(using: str, table: _Table, rows: Sequence[Sequence[Any]]) -> list[An
         return found
 
 
-@cache
 def _from_json(table: _Table) -> str:
     typed = ", ".join(f"{name} {kind}" for name, kind in zip(table.columns, table.types, strict=True))
-    said = [
-        f"to_timestamp(x.{name} / 1000.0)" if i in table.times else f"x.{name}"
-        for i, name in enumerate(table.columns)
-    ]
+    said = []
+    for i, (name, kind, blank) in enumerate(zip(table.columns, table.types, table.blanks, strict=True)):
+        if i in table.times:
+            said.append(f"to_timestamp(x.{name} / 1000.0)")
+        else:
+            said.append(f"x.{name}" if blank is None else f"coalesce(x.{name}, {_LITERALS[kind]})")
     return (
         f"INSERT INTO {table.name} ({', '.join(table.columns)}) SELECT {', '.join(said)} "  # noqa: S608 - ours
         f"FROM json_to_recordset(%s) AS x({typed}) {table.conflict}"
@@ -251,12 +268,20 @@ def _from_json(table: _Table) -> str:
 
 
 def _as_json(table: _Table, rows: Sequence[Sequence[Any]]) -> str:
-    named = [dict(zip(table.columns, row, strict=True)) for row in rows]
+    """The rows without what is blank: most of a row is, and reading JSON is half of the insert."""
+    named = [
+        {
+            name: value
+            for name, value, blank in zip(table.columns, row, table.blanks, strict=True)
+            if value != blank
+        }
+        for row in rows
+    ]
     for i in table.blobs:
         name = table.columns[i]
-        for row in named:
-            if row[name] is not None:
-                row[name] = "\\x" + row[name].hex()
+        for said in named:
+            if name in said:
+                said[name] = "\\x" + said[name].hex()
     return json.dumps(named, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -70,7 +70,10 @@ class Job(models.Model):
     class Meta:
         constraints = [
             # SELECT … WHERE queue = q AND job_id IN (…)                   the mirror, one job's page
-            models.UniqueConstraint(fields=["queue", "job_id"], name="job_once_a_queue"),
+            # WHERE job_id = i; WHERE job_id LIKE 'prefix%' (>= and < on SQLite) ORDER BY job_id LIMIT 51
+            models.UniqueConstraint(
+                fields=["job_id", "queue"], name="job_once_a_queue", opclasses=["varchar_pattern_ops"] * 2
+            ),
             models.CheckConstraint(condition=Q(state__in=STATES), name="job_state_is_known"),
             models.CheckConstraint(condition=~Q(queue="") & ~Q(job_id=""), name="job_has_an_identity"),
             models.CheckConstraint(
@@ -109,9 +112,7 @@ class Job(models.Model):
                 name="job_by_cause",
                 condition=~Q(cause=""),
             ),
-            # WHERE job_id = i; WHERE job_id LIKE 'prefix%' (>= and < on SQLite) ORDER BY job_id LIMIT 51
-            models.Index(fields=["job_id"], opclasses=["varchar_pattern_ops"], name="job_by_id"),
-            # WHERE state = 'accepted' AND accepted_at >= t ORDER BY accepted_at, id LIMIT n                the relay
+            # WHERE state = 'accepted' AND accepted_at >= t ORDER BY accepted_at, id LIMIT n       the relay
             models.Index(fields=["accepted_at", "id"], condition=Q(state=ACCEPTED), name="job_accepted"),
             # WHERE keep_until <= t ORDER BY keep_until LIMIT n                                      retention
             models.Index(fields=["keep_until"], condition=Q(keep_until__isnull=False), name="job_over"),
