@@ -20,6 +20,8 @@ from queueops.errors import StoreUnavailable
 #: How long one BLPOP stands. An answer later than that plus the grace: the socket is dead.
 BLOCK_S = 60
 GRACE_S = 10
+#: `select` takes no longer time-out than some years; the loop asks again.
+LONGEST_S_PLACE
 #: Linux lets `select` overshoot by 0.1 % of its time-out: the end of a long wait is waited for apart.
 LAST_STRETCH_S = 0.05
 SLACK = 0.002
@@ -100,7 +102,7 @@ class Waiter:
         """
         watched: list[Any] = [*others, *(b for b in self._blocked if b.overdue_at)]
         while True:
-            left = until - time.monotonic()
+            left = min(until - time.monotonic(), LONGEST_S)  # `until` may be infinite, which select refuses
             first = left * (1 - SLACK) - LAST_STRETCH_S
             ready = select.select(watched, [], [], first if first > 0 else max(0.0, left))[0]
             if ready or first <= 0:
