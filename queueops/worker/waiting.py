@@ -21,7 +21,7 @@ from queueops.errors import StoreUnavailable
 BLOCK_S = 60
 GRACE_S = 10
 #: `select` takes no longer time-out than some years; the loop asks again.
-LONGEST_S_PLACE
+LONGEST_S = 3600.0
 #: Linux lets `select` overshoot by 0.1 % of its time-out: the end of a long wait is waited for apart.
 LAST_STRETCH_S = 0.05
 SLACK = 0.002
