@@ -44,6 +44,8 @@ class JobSpec:
     unique_for: float | timedelta | None = None
     expires: float | timedelta | datetime | None = None
     tags: Mapping[str, object] | Iterable[str] | None = None
+    #: What a bridge keeps with the job, as JSON: a Celery link, time limits.
+    extra: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ def enqueue(
         expires,
         tags,
     )
+    return put(spec, on_commit=on_commit)
+
+
+def put(spec: JobSpec, *, on_commit: bool | None = None) -> Job:
+    """Enqueue one spec; raises as `enqueue` does."""
     return _put([_prepare(spec, None)], on_commit)[0]
 
 
@@ -215,7 +222,13 @@ def _prepare(spec: JobSpec, default_queue: str | None) -> Prepared:
         is_instant = isinstance(spec.expires, datetime)
         expires = _instant("expires", spec.expires) if is_instant else _after("expires", spec.expires)
     data = encode_spec(
-        name, spec.args, spec.kwargs, policy=spec.policy, tags=spec.tags, max_bytes=conf.max_payload_bytes
+        name,
+        spec.args,
+        spec.kwargs,
+        policy=spec.policy,
+        tags=spec.tags,
+        extra=spec.extra,
+        max_bytes=conf.max_payload_bytes,
     )
     new = NewJob(
         id=job_id,

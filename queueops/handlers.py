@@ -7,6 +7,7 @@ process loaded: every installed app's `tasks` module and the modules of QUEUEOPS
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from threading import RLock
@@ -14,12 +15,49 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from queueops.conf import config
-from queueops.errors import ConfigError, UnknownHandler
-from queueops.policies import RetryPolicy
+from queueops.errors import ConfigError, SoftTimeLimit, UnknownHandler
+from queueops.job import Delivery
+from queueops.payload import Spec
+from queueops.policies import Bury, Retry, RetryPolicy
+from queueops.store import Outcome
 
 MAX_NAME = 200
 #: Each makes its library's tasks findable; one whose library is not installed is left out.
 _BRIDGES = {"celery": ("celery",), "django_tasks": ("django.tasks", "django_tasks"), "webhook": ("httpx",)}
+
+
+class Call(Protocol):
+    """One delivery of a job, as a handler gets it that says itself what becomes of the job."""
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery."""
+
+    @property
+    def spec(self) -> Spec:
+        """What the job carries."""
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The policy that the job follows."""
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The soft and the hard limit, seconds."""
+
+    def limited(self) -> AbstractContextManager[None]:
+        """Let the block, on this thread, run no longer than the soft limit."""
+
+    def succeeded(self, result: Any) -> Outcome:
+        """Say that it returned; the result is kept with the job, unless it is None."""
+
+    def failed(
+        self, error: BaseException, said: Retry | Bury | None = None, *, is_expected: bool = False
+    ) -> Outcome:
+        """Say that it raised. `said` is what becomes of the job, None for what the policy says.
+
+        An error that is expected is logged as information.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +71,11 @@ class Handler:
     policy: str | RetryPolicy | None = None
     soft_limit_s: float | None = None
     hard_limit_s: float | None = None
+    #: What is raised inside of it at its soft limit.
+    soft_error: type[Exception] = SoftTimeLimit
+    #: Runs one delivery, instead of `function`, and answers its outcome (an awaitable of it when `is_async`):
+    #: for a library whose tasks say more than a return value and an exception do.
+    perform: Callable[[Call], Any] | None = None
 
     def call(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Run it, or return its coroutine when `is_async`. Raises what the function raises."""

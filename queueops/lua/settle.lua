@@ -11,7 +11,8 @@ ARGV
   records...  list    a record: verb, id, delivery, number of arguments, the arguments:
                       start    -                      the handler starts now
                       ack      handler, result (JSON or ''), ran (ms)
-                      retry    delay (ms), cause, its text, error (JSON), policy, ran (ms)
+                      retry    delay (ms), cause, its text, error (JSON), policy, ran (ms), and a new
+                               spec when the handler asked for other arguments
                       snooze   delay (ms), reason, '1' for an unknown handler
                       release  reason
                       bury     cause, its text, error (JSON), '1' when it was an attempt, policy, ran (ms)
@@ -25,6 +26,7 @@ RETURNS
 -- @include wake
 -- @include ack
 -- @include retry
+-- @include edit
 -- @include snooze
 -- @include release
 -- @include bury
@@ -42,8 +44,12 @@ end
 local VERBS = {
   start = function(h) redis.call('HSET', h.key, 'started', NOW) end,
   ack = function(h, handler, result, ran_ms) ack(h, child, handler, result, ran_ms) end,
-  retry = function(h, delay_ms, cause, text, error, policy, ran_ms)
+  retry = function(h, delay_ms, cause, text, error, policy, ran_ms, spec)
     due(retry(h, child, delay_ms, cause, text, error, policy, ran_ms))
+    if spec then
+      h.state = STATE.DELAYED
+      edit(h, child, 'its handler asked for other arguments', spec)
+    end
   end,
   snooze = function(h, delay_ms, reason, unknown) due(snooze(h, child, delay_ms, reason, unknown)) end,
   release = function(h, reason)

@@ -16,15 +16,16 @@ from queueops.errors import SoftTimeLimit
 class _Watch:
     """One handler under a soft limit. The lock decides whether it ended or the exception was sent."""
 
-    def __init__(self, thread_id: int) -> None:
+    def __init__(self, thread_id: int, error: type[Exception]) -> None:
         self.thread_id = thread_id
+        self.error = error
         self.lock = threading.Lock()
         self.is_over = False
         self.was_sent = False
 
 
 class SoftLimits:
-    """One thread, started at the first limit, that sends SoftTimeLimit to handlers that run too long.
+    """One thread, started at the first limit, that sends an exception to handlers that run too long.
 
     Python raises it between two bytecodes: not inside a C call (a socket read without a time-out of its own).
     For that there is the hard limit.
@@ -37,9 +38,9 @@ class SoftLimits:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watch(self, limit_s: float) -> Iterator[None]:
-        """Limit the block, on this thread, to `limit_s` seconds."""
-        watch = _Watch(threading.get_ident())
+    def watch(self, limit_s: float, error: type[Exception] = SoftTimeLimit) -> Iterator[None]:
+        """Limit the block, on this thread, to `limit_s` seconds; then `error` is raised in it."""
+        watch = _Watch(threading.get_ident(), error)
         with self._changed:
             heapq.heappush(self._due, (time.monotonic() + limit_s, next(self._count), watch))
             if self._thread is None:
@@ -64,5 +65,5 @@ class SoftLimits:
             with watch.lock:
                 if not watch.is_over:
                     watch.was_sent = True
-                    exception = ctypes.py_object(SoftTimeLimit)
+                    exception = ctypes.py_object(watch.error)
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread_id), exception)

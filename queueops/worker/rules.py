@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from queueops import keys
@@ -33,7 +34,7 @@ class Rules:
             self._by_queue.pop(queue, None)
         found: dict[str, RetryPolicy] = {}
         for name, given in config().policies.items():
-            self._add(found, name, given)
+            self._add(found, name, {"name": name, **given} if isinstance(given, Mapping) else given)
         for raw_name, raw in client.hgetall(keys.POLICIES).items():
             self._add(found, raw_name.decode(errors="replace"), raw)
         self._policies = found

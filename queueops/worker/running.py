@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
@@ -18,7 +19,7 @@ from queueops.errors import Dead, Discard, RetryLater, Snooze, SoftTimeLimit
 from queueops.handlers import Handler
 from queueops.job import Delivery
 from queueops.payload import Spec, encode_value
-from queueops.policies import Retry, RetryPolicy, decide
+from queueops.policies import Bury, Retry, RetryPolicy, decide
 from queueops.store import Outcome
 from queueops.worker.board import Board
 from queueops.worker.databases import tidy_connections
@@ -50,7 +51,7 @@ class Runner:
         self._board = board
         self._rules = rules
         self._look = look
-        self._soft = SoftLimits()
+        self.soft = SoftLimits()
         conf = config()
         self._hard_limit_s = conf.hard_limit_s
         self._max_result_bytes = conf.max_result_bytes
@@ -60,29 +61,40 @@ class Runner:
         spec = task.spec
         return self._rules.policy(task.delivery.queue, spec.handler, spec.policy, task.handler.policy)
 
+    def limits(self, task: Task) -> tuple[float | None, float]:
+        """The soft and the hard limit in seconds: the job's own, its policy's, its handler's, the site's."""
+        policy, handler = self.policy(task), task.handler
+        soft, hard = task.spec.extra.get("limits") or (None, None)
+        return (
+            soft or policy.soft_limit_s or handler.soft_limit_s,
+            hard or policy.hard_limit_s or handler.hard_limit_s or self._hard_limit_s,
+        )
+
     def _begin(self, task: Task, slot: int) -> tuple[float, float | None]:
         """Note the start; when it was, and the soft limit in seconds."""
-        policy = self.policy(task)
+        soft, hard = self.limits(task)
         delivery = task.delivery
-        hard = policy.hard_limit_s or task.handler.hard_limit_s or self._hard_limit_s
         started = self._board.start(slot, task.queue_index, delivery.id, delivery.delivery, hard)
-        return started, policy.soft_limit_s or task.handler.soft_limit_s
+        return started, soft
 
     def run(self, task: Task, slot: int) -> Outcome:
         """Run a plain handler on this thread. Never raises."""
         started, soft = self._begin(task, slot)
+        handler = task.handler
         try:
             tidy_connections()
             set_current(CurrentJob(task.delivery, self._look))
-            if soft is None:
-                result = task.handler.function(*task.spec.args, **task.spec.kwargs)
+            if handler.perform is not None:
+                outcome: Outcome = handler.perform(Call(self, task, started))
             else:
-                with self._soft.watch(soft):
-                    result = task.handler.function(*task.spec.args, **task.spec.kwargs)
+                if soft is None:
+                    result = handler.function(*task.spec.args, **task.spec.kwargs)
+                else:
+                    with self.soft.watch(soft, handler.soft_error):
+                        result = handler.function(*task.spec.args, **task.spec.kwargs)
+                outcome = self.succeeded(task, result, started)
         except BaseException as error:  # SystemExit too: a handler ends its job, not its worker
             outcome = self.failed(task, error, started)
-        else:
-            outcome = self.succeeded(task, result, started)
         set_current(None)
         tidy_connections()
         self._board.stop(slot)
@@ -96,10 +108,14 @@ class Runner:
             # A thread of its own for the job's ORM calls, made when it makes one.
             async with ThreadSensitiveContext() as context:
                 try:
-                    async with asyncio.timeout(soft) as limit:
-                        result = await task.handler.function(*task.spec.args, **task.spec.kwargs)
+                    if task.handler.perform is not None:
+                        outcome: Outcome = await task.handler.perform(Call(self, task, started))
+                    else:
+                        async with asyncio.timeout(soft) as limit:
+                            result = await task.handler.function(*task.spec.args, **task.spec.kwargs)
+                        outcome = self.succeeded(task, result, started)
                 except TimeoutError:
-                    if not limit.expired():
+                    if task.handler.perform is not None or not limit.expired():
                         raise
                     raise SoftTimeLimit(f"ran longer than its soft limit of {soft:g} s") from None
                 finally:
@@ -107,8 +123,6 @@ class Runner:
                         await sync_to_async(connections.close_all)()
         except BaseException as error:  # CancelledError too: only a handler can cause it here
             outcome = self.failed(task, error, started)
-        else:
-            outcome = self.succeeded(task, result, started)
         self._board.stop(slot)
         return outcome
 
@@ -124,8 +138,16 @@ class Runner:
                 logger.debug("%s of %s: %s; it is not kept", task.delivery.id, task.delivery.queue, error)
         return Outcome.ack(task.delivery, handler=task.spec.handler, result=stored, ran_ms=_ms_since(started))
 
-    def failed(self, task: Task, error: BaseException, started: float) -> Outcome:
-        """The handler raised: what it said, or what the policy says."""
+    def failed(
+        self,
+        task: Task,
+        error: BaseException,
+        started: float,
+        told: Retry | Bury | None = None,
+        *,
+        is_expected: bool = False,
+    ) -> Outcome:
+        """The handler raised: what it said, what `told` says, or what the policy says."""
         delivery, ran_ms = task.delivery, _ms_since(started)
         try:
             if isinstance(error, Discard):
@@ -134,7 +156,7 @@ class Runner:
                 return Outcome.snooze(delivery, delay_s=_finite(error.delay_s), reason=error.reason)
             failure, policy = failure_of(error), self.policy(task)
             ra = _finite(error.delay_s) if isinstance(error, RetryLater) else None
-            said = decide(
+            said = told or decide(
                 policy, delivery.attempts + 1, error=error, fatal=isinstance(error, Dead), retry_after_s=ra
             )
         except Exception:
@@ -142,18 +164,76 @@ class Runner:
             logger.exception("%s of %s: what its handler raised can't be told", delivery.id, delivery.queue)
             policy = self.policy(task)
             failure = known_failure(OTHER, type(error).__name__)
-            said = decide(policy, delivery.attempts + 1)
-        return failed_outcome(delivery, failure, policy, said, ran_ms=ran_ms, handler=task.spec.handler)
+            said = told or decide(policy, delivery.attempts + 1)
+        return failed_outcome(
+            delivery, failure, policy, said, ran_ms=ran_ms, handler=task.spec.handler, is_expected=is_expected
+        )
+
+
+class Call:
+    """One delivery for a handler that says itself what becomes of its job (handlers.Call)."""
+
+    __slots__ = ("_runner", "_started", "_task")
+
+    def __init__(self, runner: Runner, task: Task, started: float) -> None:
+        self._runner = runner
+        self._task = task
+        self._started = started
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery."""
+        return self._task.delivery
+
+    @property
+    def spec(self) -> Spec:
+        """What the job carries."""
+        return self._task.spec
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The policy that the job follows."""
+        return self._runner.policy(self._task)
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The soft and the hard limit, seconds."""
+        return self._runner.limits(self._task)
+
+    def limited(self) -> AbstractContextManager[None]:
+        """Let the block, on this thread, run no longer than the soft limit."""
+        soft, _ = self.limits
+        if soft is None:
+            return nullcontext()
+        return self._runner.soft.watch(soft, self._task.handler.soft_error)
+
+    def succeeded(self, result: Any) -> Outcome:
+        """Say that it returned."""
+        return self._runner.succeeded(self._task, result, self._started)
+
+    def failed(
+        self, error: BaseException, said: Retry | Bury | None = None, *, is_expected: bool = False
+    ) -> Outcome:
+        """Say that it raised."""
+        return self._runner.failed(self._task, error, self._started, said, is_expected=is_expected)
 
 
 def failed_outcome(
-    delivery: Delivery, failure: Failure, policy: RetryPolicy, said: Any, *, ran_ms: int, handler: str
+    delivery: Delivery,
+    failure: Failure,
+    policy: RetryPolicy,
+    said: Any,
+    *,
+    ran_ms: int,
+    handler: str,
+    is_expected: bool = False,
 ) -> Outcome:
-    """The record of an attempt that failed, with one log line."""
+    """The record of an attempt that failed, with one log line; information when it was expected."""
     named = f"{policy.name}@{policy.version}"
     attempt = delivery.attempts + 1
     if isinstance(said, Retry):
-        logger.warning(
+        logger.log(
+            logging.INFO if is_expected else logging.WARNING,
             "%s of %s (%s) failed, attempt %d: %s; again in %.1f s",
             delivery.id, delivery.queue, handler, attempt, failure.cause_text, said.delay_s,
         )  # fmt: skip
@@ -161,7 +241,8 @@ def failed_outcome(
             delivery, delay_s=said.delay_s, cause=failure.cause, cause_text=failure.cause_text,
             error=failure.to_json(), policy=named, ran_ms=ran_ms,
         )  # fmt: skip
-    logger.error(
+    logger.log(
+        logging.INFO if is_expected else logging.ERROR,
         "%s of %s (%s) is dead (%s) after attempt %d: %s",
         delivery.id, delivery.queue, handler, said.why, attempt, failure.cause_text,
     )  # fmt: skip
