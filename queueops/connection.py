@@ -17,17 +17,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import (
-    ClusterDownError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -40,9 +30,9 @@ OLDEST = (6, 2)
 _SOCKET_TIMEOUT_S = 10.0
 #: All that redis-py raises: what a Cluster client says of its nodes has a base of its own.
 ERRORS = (RedisError, RedisClusterException)
-#: Answers of a server that is there and can't be used now.
-_UNUSABLE = (ReadOnlyError, ClusterDownError, TryAgainError, NoPermissionError)
-_UNUSABLE_TEXTS = ("BUSY ", "MISCONF ", "NOREPLICAS ")
+#: What a server says that is there and can't be used now.
+_UNUSABLE = {"READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF", "NOREPLICAS", "NOPERM"}
+_CODE = re.compile(r"(?:^|: )-?([A-Z]{3,}) ")
 
 Call = tuple[Script, str, list[object]]
 
@@ -54,6 +44,19 @@ def masked(url: str) -> str:
         return url
     host = parts.netloc.rsplit("@", 1)[1]
     return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def _code(error: Exception) -> str:
+    """The server's word for what is wrong, as OOM.
+
+    redis-py cuts it off the text of the errors that it knows; before Redis 7 it stands inside the
+    text of a script's error.
+    """
+    told = getattr(error, "status_code", None)
+    if told and told != "ERR":
+        return str(told)
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
 
 
 def _client(url: str, *, block_s: float | None) -> redis.Redis:
@@ -182,12 +185,12 @@ class Connection:
         try:
             own.socket.send_packed_command(own.socket.pack_command("EVALSHA", sha, *arguments))
             return own.socket.read_response()
-        except ReadOnlyError:  # a replica now, which did nothing: a new socket leads to the primary
-            own.socket.disconnect()
+        except ResponseError as error:
+            if _code(error) != "READONLY":
+                raise
+            own.socket.disconnect()  # a replica now, which did nothing: a new socket leads to the primary
             self.client.connection_pool.disconnect(inuse_connections=False)
             return self.client.execute_command("EVALSHA", sha, *arguments)
-        except ResponseError:
-            raise
         except (RedisError, OSError):
             own.socket.disconnect()
             return self.client.execute_command("EVALSHA", sha, *arguments)
@@ -216,19 +219,18 @@ class Connection:
 
     def translated(self, error: Exception) -> Exception:
         """The error as a person should read it."""
-        text = str(error)
-        if isinstance(error, ReadOnlyError) and not self.is_cluster:
+        text, code = str(error), _code(error)
+        if code == "READONLY" and not self.is_cluster:
             # A replica now: idle sockets to it would go on refusing, new ones ask where the primary is.
             self.client.connection_pool.disconnect(inuse_connections=False)
-        if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
+        if code == "OOM":
             return StoreFull(f"Redis at {masked(self.url)} is at its maxmemory and takes nothing in")
         if text.startswith("QUEUEOPS-WRONGTYPE "):
             return WrongKeyType(text.removeprefix("QUEUEOPS-WRONGTYPE "))
         if "WRONGTYPE" in text:
             place = masked(self.url)
             return WrongKeyType(f"a key at {place} holds another type than ours: `manage.py doctor` names it")
-        is_usable = isinstance(error, ResponseError) and not isinstance(error, _UNUSABLE)
-        if is_usable and not text.startswith(_UNUSABLE_TEXTS):
+        if isinstance(error, ResponseError) and code not in _UNUSABLE:
             return error  # a bug of ours
         return StoreUnavailable(f"no Redis at {masked(self.url)}: {text or type(error).__name__}")
 
