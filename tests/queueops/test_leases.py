@@ -263,7 +263,7 @@ def test_dead_children_do_not_pile_up(redis: Redis, store: Store, clock: Clock) 
     store.sweep(QUEUE)
 
     assert holders(redis) == {}
-    assert [key for key in redis.keys() if b":child:" in key] == []
+    assert [key for key in redis.scan_iter() if b":child:" in key] == []
 
 
 @pytest.mark.parametrize("lane", list(Lane))
