@@ -1,19 +1,15 @@
 """Tell open WebSockets at once when a session ends or somebody's rights change."""
 
 import hashlib
-import logging
 from typing import Any
 
-from asgiref.sync import async_to_sync
-from channels.layers import get_channel_layer
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.contrib.auth.signals import user_logged_out
 from django.db import transaction
 from django.db.models.signals import m2m_changed, post_delete, post_save
-from redis.exceptions import RedisError
 
-log = logging.getLogger(__name__)
+from dashboard.channel import tell
 
 GROUP = "access"  # the Channels group of all open sockets
 
@@ -52,9 +48,5 @@ def _rights_changed(sender: Any, action: str, **_: Any) -> None:
 
 
 def _tell(**whose: Any) -> None:
-    layer: Any = get_channel_layer()
-    try:
-        async_to_sync(layer.group_send)(GROUP, {"type": "access.changed", **whose})
-    except (RedisError, OSError) as error:
-        # No socket gets messages without Redis either, and each asks again within seconds of the next one.
-        log.warning("can't tell the viewers of a change of rights: %s", error)
+    # When it is lost with Redis: no socket gets messages then either, and each asks again at the next one.
+    tell(GROUP, {"type": "access.changed", **whose})

@@ -17,7 +17,7 @@ from channels.layers import get_channel_layer
 from django.template.loader import render_to_string
 from redis.exceptions import RedisError
 
-from dashboard import queries
+from dashboard import hints, queries
 from queueops import keys
 from queueops.connection import connection
 from queueops.errors import QueueOpsError
@@ -37,19 +37,35 @@ def _overview(snapshot: queries.Snapshot) -> str:
     return render_to_string("dashboard/overview.html#overview", queries.overview_context(snapshot))
 
 
+def _overview_with_buttons(snapshot: queries.Snapshot) -> str:
+    context = queries.overview_context(snapshot) | {"may_pause": True}
+    return render_to_string("dashboard/overview.html#overview", context)
+
+
 def _navigation(snapshot: queries.Snapshot) -> str:
     return render_to_string("dashboard/_base.html#nav-queues", {"snapshot": snapshot})
 
 
-#: What a socket may ask for: topic -> its fragment, made once a second for all viewers. A fragment is one
-#: element whose id is `live-<topic>`, and which the page that asks for the topic holds.
-TOPICS: dict[str, Callable[[queries.Snapshot], str]] = {"overview": _overview, "navigation": _navigation}
+def _surroundings(snapshot: queries.Snapshot) -> str:
+    """The parts of every page beside its queues: counts in the main menu, and the banner of what is paused."""
+    return render_to_string("dashboard/_surroundings.html", {"snapshot": snapshot})
 
 
-def message(topic: str, fragment: str) -> str:
-    """Wrap a fragment as hx-ws reads it: it morphs the element of that topic, keeping focus and open rows."""
-    partial = f'<hx-partial hx-target="#live-{topic}" hx-swap="outerMorph">{fragment}</hx-partial>'
-    return json.dumps({"content": partial})
+#: What a socket may ask for: topic -> the element that its fragment morphs, and the fragment, made once a
+#: second for all viewers. Who may pause queues asks for the overview with buttons; what they do is checked anew.
+TOPICS: dict[str, tuple[str, Callable[[queries.Snapshot], str]]] = {
+    "overview": ("live-overview", _overview),
+    "overview-buttons": ("live-overview", _overview_with_buttons),
+    "navigation": ("live-navigation", _navigation),
+}
+#: Topics without a fragment: who asks for them gets data.
+DATA_TOPICS = frozenset({hints.TOPIC})
+
+
+def message(element: str, fragment: str, more: str = "") -> str:
+    """Wrap a fragment as hx-ws reads it: it morphs the element of that id, keeping focus and open rows."""
+    partial = f'<hx-partial hx-target="#{element}" hx-swap="outerMorph">{fragment}</hx-partial>'
+    return json.dumps({"content": partial + more})
 
 
 class Sampler:
@@ -60,6 +76,7 @@ class Sampler:
         self._viewers = 0
         self._task: asyncio.Task[None] | None = None
         self._was_away = False
+        self._changes = hints.Changes()
 
     def join(self) -> None:
         """Count a viewer in. Call from the event loop."""
@@ -98,7 +115,15 @@ class Sampler:
         if not self._hold_lease():
             return {}
         snapshot = queries.take_snapshot()
-        return {topic: message(topic, render(snapshot)) for topic, render in TOPICS.items()}
+        messages = {
+            topic: message(
+                element, render(snapshot), _surroundings(snapshot) if topic == "navigation" else ""
+            )
+            for topic, (element, render) in TOPICS.items()
+        }
+        if changed := self._changes.since_last(snapshot.queues):
+            messages[hints.TOPIC] = hints.text(changed)
+        return messages
 
     def _hold_lease(self) -> bool:
         """Take or renew the lease. Two holders for an instant do no harm: viewers get the figures twice."""

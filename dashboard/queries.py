@@ -4,24 +4,17 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from django.http import HttpRequest
 from redis.exceptions import RedisError
 
+from dashboard import conditions
+from dashboard.conditions import Fleet, Problem
 from queueops.connection import connection
 from queueops.errors import QueueOpsError
 from queueops.inspector import Inspector, QueueSummary
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One line of "what is wrong now"."""
-
-    severity: str  # "bad" or "warn": also names the icon
-    text: str
-    why: str
-    anchor: str  # id of the row that shows it, or ""
 
 
 @dataclass(frozen=True)
@@ -31,6 +24,7 @@ class Snapshot:
     queues: tuple[QueueSummary, ...]
     taken: float = field(default_factory=time.monotonic)  # seconds on this process's clock, for `age_s` only
     server_warnings: tuple[str, ...] = ()  # what endangers jobs, as sentences
+    fleet: Fleet = field(default_factory=Fleet)
     away: str = ""  # why the engine's Redis did not answer when this was asked for last; else ""
 
     @property
@@ -42,27 +36,50 @@ class Snapshot:
         """Whether Redis has answered at all since this process started."""
         return self.taken > 0
 
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """What an operator should look at, the worst first."""
+        return conditions.problems(state(self))
+
+    @property
+    def bad(self) -> int:
+        """How many of them are more than a warning."""
+        return sum(problem.severity == "bad" for problem in self.problems)
+
+    @property
+    def cause_count(self) -> int:
+        """Causes that dead jobs have; failing ones stand on their own page."""
+        return sum(cause.dead > 0 for cause in self.fleet.causes)
+
+    @property
+    def paused(self) -> list[QueueSummary]:
+        """The queues that are paused."""
+        return [each for each in self.queues if each.paused]
+
 
 _last = Snapshot(queues=(), taken=0.0)
 _asked = 0.0  # when Redis was asked last, answered or not; seconds on this process's clock
 _asking = threading.Lock()
 _server_warnings: tuple[str, ...] = ()
 _server_asked = -math.inf
+_fleet: Fleet | None = None
 
 ASK_AGAIN_S = 2.0  # after a failure, so that pages open fast while Redis is away
 SERVER_EVERY_S = 30.0  # what the server says of itself changes seldom
-LONG_WAIT_S = 30.0  # for a job that could start
+FLEET_EVERY_S = 5.0  # workers, the mirror, schedules and operations
 WAIT_S = 2.0  # for another thread's question, before the last known figures are shown
 
 
 def take_snapshot() -> Snapshot:
     """Read the figures now and remember them. Raises what the engine raises when Redis is away."""
-    global _last, _server_warnings, _server_asked
+    global _last, _server_warnings, _server_asked, _fleet
     inspector = Inspector(connection())
     queues = tuple(inspector.overview())
     if time.monotonic() - _server_asked > SERVER_EVERY_S:
         _server_warnings, _server_asked = inspector.server().warnings, time.monotonic()
-    _last = Snapshot(queues=queues, server_warnings=_server_warnings)
+    if _fleet is None or time.monotonic() - _fleet.taken > FLEET_EVERY_S:
+        _fleet = conditions.read_fleet(queues)
+    _last = Snapshot(queues=queues, server_warnings=_server_warnings, fleet=_fleet)
     return _last
 
 
@@ -94,33 +111,9 @@ def _is_fresh(max_age_s: float) -> bool:
     return _last.age_s <= max_age_s
 
 
-def problems(shown: Snapshot) -> list[Problem]:
-    """Return what an operator should look at first, worst first."""
-    bad, warn = [], []
-    for each in shown.queues:
-        row = f"queue-{each.queue}"
-        if each.broken:
-            bad.append(Problem("bad", f"{each.queue}: can't be read in full", each.broken, row))
-        if each.ready and not each.workers:
-            why = f"{each.ready:,} ready; start 'manage.py runworkers'"
-            bad.append(Problem("bad", f"{each.queue}: no worker", why, row))
-        if each.dead:
-            why = "each waits for a person: requeue or discard it"
-            bad.append(Problem("bad", f"{each.queue}: {each.dead:,} dead", why, row))
-        if each.events_lost:
-            why = "the event stream was full: the record of what happened has a gap"
-            bad.append(Problem("bad", f"{each.queue}: {each.events_lost:,} events lost", why, row))
-        if each.paused:
-            why = each.paused_reason or "nothing of it starts"
-            warn.append(Problem("warn", f"{each.queue}: paused", why, row))
-        elif each.workers and (each.oldest_ready_s or 0) > LONG_WAIT_S:
-            text = f"{each.queue}: oldest ready job waits {each.oldest_ready_s:.0f} s"
-            busy = f"{each.pending:,} running" + (
-                f" of at most {each.concurrency:,}" if each.concurrency else ""
-            )
-            warn.append(Problem("warn", text, busy, row))
-    warn += [Problem("warn", "Redis", warning, "") for warning in shown.server_warnings]
-    return bad + warn
+def state(shown: Snapshot) -> conditions.State:
+    """Return what the checks look at."""
+    return conditions.State(shown.queues, shown.fleet, shown.server_warnings, shown.away)
 
 
 def overview_context(shown: Snapshot) -> dict[str, Any]:
@@ -131,7 +124,8 @@ def overview_context(shown: Snapshot) -> dict[str, Any]:
     attempts_per_s = done_per_s + failed_per_s
     return {
         "snapshot": shown,
-        "problems": problems(shown),
+        "problems": shown.problems,
+        "checks": len(conditions.CHECKS),
         "done_per_s": done_per_s,
         "failed_percent": 100 * failed_per_s / attempts_per_s if attempts_per_s else 0.0,
         "oldest_ready_s": max((w for each in queues if (w := each.oldest_ready_s) is not None), default=None),

@@ -90,6 +90,9 @@ SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 X_FRAME_OPTIONS = "DENY"
 
+# Without one /metrics answers anybody who reaches it, as /healthz does: queue names and counts.
+METRICS_TOKEN: str = env.str("METRICS_TOKEN", default="")
+
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
@@ -139,6 +142,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "dashboard.trouble.TroubleMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
@@ -160,6 +164,7 @@ TEMPLATES: list[dict[str, Any]] = [
             "builtins": [
                 "django.templatetags.static",
                 "dashboard.templatetags.dashboard",
+                "dashboard.templatetags.jobs",
                 *([] if DJANGO_HAS_CSP_AND_PARTIALS else ["template_partials.templatetags.partials"]),
             ],
         },

@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
 from dashboard import queries
-from dashboard.access import needs
+from dashboard.access import may, needs
 from dashboard.htmx import render_page
 from queueops.rights import Right
 
@@ -14,4 +14,5 @@ from queueops.rights import Right
 def overview(request: HttpRequest) -> HttpResponse:
     """Show the page, or to htmx only what the socket would push."""
     context = queries.overview_context(queries.snapshot())
+    context["may_pause"] = may(request.user, Right.PAUSE_QUEUE)
     return render_page(request, "dashboard/overview.html", "overview", context)

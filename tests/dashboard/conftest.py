@@ -27,6 +27,7 @@ def forget_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "_last", queries.Snapshot(queues=(), taken=0.0))
     monkeypatch.setattr(queries, "_asked", 0.0)
     monkeypatch.setattr(queries, "_server_asked", -1e9)
+    monkeypatch.setattr(queries, "_fleet", None)
 
 
 @pytest.fixture

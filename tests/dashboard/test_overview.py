@@ -55,7 +55,7 @@ def test_what_is_wrong_comes_first_and_links_to_the_row(
     assert "mail: 1 dead" in page
     assert "billing: no worker" in page
     assert page.index("What is wrong now") < page.index('<tr id="queue-')
-    assert 'href="#queue-billing"' in page
+    assert 'href="/queues/billing/?state=ready"' in page
 
 
 def test_htmx_gets_the_fragment_and_a_history_restore_the_page(viewer_client: Client, redis: Redis) -> None:

@@ -1,0 +1,43 @@
+"""Hints: which queues have changed. A list that shows one fetches its own page, with its reader's own rights."""
+
+import json
+from collections.abc import Iterable
+
+from dashboard import channel
+from queueops.inspector import QueueSummary
+
+TOPIC = "hints"
+GROUP = f"topic.{TOPIC}"
+
+_Shape = tuple[object, ...]
+
+
+def hint(*queues: str) -> None:
+    """Tell every viewer at once that these queues have changed: somebody has acted."""
+    channel.tell(GROUP, {"type": "live.fragment", "text": text(queues)})
+
+
+def text(queues: Iterable[str]) -> str:
+    """Return the message: data only, so that hx-ws swaps nothing."""
+    return json.dumps({"hints": list(queues)})
+
+
+class Changes:
+    """Which queues look different from the snapshot before."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, _Shape] = {}
+
+    def since_last(self, queues: Iterable[QueueSummary]) -> list[str]:
+        """Return the names of queues that are new, gone or changed, and remember how they are now."""
+        shapes = {each.queue: _shape(each) for each in queues}
+        changed = [name for name, shape in shapes.items() if self._shapes.get(name) != shape]
+        changed += [name for name in self._shapes if name not in shapes]
+        self._shapes = shapes
+        return changed
+
+
+def _shape(each: QueueSummary) -> _Shape:
+    counts = (each.delayed, each.ready, each.pending, each.dead, each.discarded)
+    # The last two minutes' counters tell of jobs that came and went between two snapshots.
+    return (*counts, each.paused, each.history[-2:], each.concurrency, each.rate, each.workers)

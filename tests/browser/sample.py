@@ -1,0 +1,291 @@
+"""A site with something of everything on it: for screenshots and for walks over all pages.
+
+Jobs go through the engine and the record through the mirror, so that every page shows what could really be.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from queueops import keys, models, operations, publishing
+from queueops.causes import Failure
+from queueops.inspector import Inspector
+from queueops.job import NewJob
+from queueops.mirror import catch_up
+from queueops.operations import Plan, Selection
+from queueops.payload import encode_spec
+from queueops.states import Lane
+from queueops.store import Outcome, Store
+
+_RANDOM = random.Random(7)
+
+TRACE = """Traceback (most recent call last):
+  File "shop/hooks.py", line 88, in deliver
+    response = client.post(url, json=body, timeout=10)
+  File "httpx/_client.py", line 1144, in post
+    return self.request("POST", url)
+httpx.ConnectTimeout: timed out after 10.0 s"""
+
+FAILURES = [
+    Failure(
+        "httpx.ConnectTimeout",
+        "timed out after 10.0 s",
+        TRACE,
+        "3f2a91bc77d0",
+        "ConnectTimeout: timed out after <n> s",
+    ),
+    Failure(
+        "HTTPStatusError",
+        "503 Service Unavailable",
+        TRACE,
+        "a1b2c3d4e5f6",
+        "HTTPStatusError: <n> Service Unavailable",
+    ),
+    Failure("HTTPStatusError", "410 Gone", TRACE, "0badc0de1234", "HTTPStatusError: <n> Gone"),
+    Failure("KeyError", "signing_key", TRACE, "77aa88bb99cc", "KeyError: <str>"),
+]
+WORKERS = ["app-1:4121:k3f9q2", "app-2:977:m81xw0"]
+
+
+@dataclass
+class Sample:
+    """Makes the sample; `ids` names some of its jobs by what they show."""
+
+    store: Store
+    now_ms: int = 0
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def fill(self, *, scale: int = 1) -> Sample:
+        """Make queues, jobs in every state, causes, workers, a record, operations and actions."""
+        self.now_ms = Inspector(self.store.connection).now_ms()
+        for queue in ("webhooks", "mail", "billing", "crm-sync", "reports"):
+            self.store.register(queue)
+        self._history()
+        self._delayed(180 * scale)
+        self._dead(64 * scale)
+        self._running()
+        self._ready(31)
+        self._discarded(9)
+        for queue in ("webhooks", "mail", "billing", "crm-sync", "reports"):
+            catch_up(self.store, queue)
+        self._people()
+        return self
+
+    # -- jobs -----------------------------------------------------------------------------------------
+
+    def _hook(self, i: int) -> bytes:
+        event = _RANDOM.choice(["order.paid", "order.shipped", "refund.made"])
+        return encode_spec(
+            "webhook.deliver",
+            ["https://api.partner.example/hooks"],
+            {"json": {"event": event, "order": 77_000 + i, "customer": f"c{_RANDOM.randrange(9000)}"}, "headers": {"Authorization": "Bearer s3cr3t-token"}},
+            tags={"customer": str(8_800 + i % 50)},
+        )  # fmt: skip
+
+    def _put(
+        self, queue: str, specs: list[bytes], *, delays_ms: list[int] | None = None, lane: Lane = Lane.NORMAL
+    ) -> list[str]:
+        jobs = []
+        for i, spec in enumerate(specs):
+            from queueops.job import new_job_id
+
+            run_at = f"+{delays_ms[i]}" if delays_ms else None
+            jobs.append(NewJob(new_job_id(), spec, run_at_ms=run_at, lane=lane))
+        self.store.enqueue(queue, jobs, actor="sample")
+        return [job.id for job in jobs]
+
+    def _child(self, queue: str, worker: str = WORKERS[0], n: int = 1) -> tuple[str, int]:
+        child = f"{worker}/{n}"
+        self.store.renew(queue, [child])
+        return child, _RANDOM.randrange(1, 2**40)
+
+    def _take(self, queue: str, limit: int, *, worker: str = WORKERS[0]) -> tuple[str, list]:
+        child, request = self._child(queue, worker)
+        return child, self.store.claim(queue, child, request=request, limit=min(100, limit)).jobs
+
+    def _history(self) -> None:
+        """Let jobs finish and fail, so that charts and figures have something to show."""
+        for queue, count, bad in (
+            ("webhooks", 60, 9),
+            ("mail", 90, 1),
+            ("billing", 20, 0),
+            ("crm-sync", 16, 3),
+        ):
+            self._put(queue, [self._hook(i) for i in range(count)])
+            child, jobs = self._take(queue, count)
+            failed = jobs[:bad]
+            self.store.settle(
+                queue,
+                child,
+                [
+                    Outcome.ack(
+                        job, handler="webhook.deliver", result='"ok"', ran_ms=_RANDOM.randrange(3, 900)
+                    )
+                    for job in jobs[bad:]
+                ],
+            )
+            self.store.settle(queue, child, [self._retry(job, 1, 60_000) for job in failed])
+        # Past minutes of the statistics: the engine writes them as they pass, and this sample has not the time.
+        pipe = self.store.connection.client.pipeline(transaction=False)
+        minute = self.now_ms // 60_000
+        for queue, rate, bad in (
+            ("webhooks", 240, 0.04),
+            ("mail", 700, 0.002),
+            ("billing", 26, 0.03),
+            ("crm-sync", 12, 0.2),
+            ("reports", 2, 0),
+        ):
+            for ago in range(1, 60):
+                storm = queue == "webhooks" and ago < 12
+                failed = round(rate * (0.6 if storm else bad) * _RANDOM.uniform(0.5, 1.4))
+                done = round(rate * (0.5 if storm else 1) * _RANDOM.uniform(0.7, 1.1))
+                cause = FAILURES[0].cause
+                pipe.hset(
+                    keys.stats(queue, minute - ago),
+                    mapping={"done": done, "failed": failed, f"failed:{cause}": failed, "enqueued": done},
+                )
+                pipe.expire(keys.stats(queue, minute - ago), 90_000)
+        pipe.execute()
+
+    def _retry(self, job, which: int, delay_ms: int) -> Outcome:
+        failure = FAILURES[which]
+        return Outcome.retry(
+            job,
+            delay_s=delay_ms / 1000,
+            cause=failure.cause,
+            cause_text=failure.cause_text,
+            error=failure.to_json(),
+            policy="external-api@3",
+            ran_ms=_RANDOM.randrange(300, 10_000),
+        )
+
+    def _delayed(self, count: int) -> None:
+        storm = [
+            _RANDOM.gauss(1_500_000, 120_000) if i % 2 else _RANDOM.uniform(5_000, 3_500_000)
+            for i in range(count)
+        ]
+        ids = self._put(
+            "webhooks",
+            [self._hook(i) for i in range(count)],
+            delays_ms=[max(1000, round(at)) for at in storm],
+        )
+        self.ids["delayed"] = ids[0]
+        reminders = [encode_spec("mail.send", [f"ada{i}@example.com", "reminder"]) for i in range(count // 2)]
+        self._put("mail", reminders, delays_ms=[round(_RANDOM.uniform(1e4, 3.4e6)) for _ in reminders])
+        self._put(
+            "crm-sync",
+            [encode_spec("crm.sync_contact", [i, "Béla"]) for i in range(12)],
+            delays_ms=[i * 90_000 for i in range(1, 13)],
+        )
+
+    def _dead(self, count: int) -> None:
+        """Let jobs fail five times, each attempt on another worker, until they are dead."""
+        self._put("webhooks", [self._hook(i) for i in range(count)])
+        child, jobs = self._take("webhooks", count)
+        for attempt in range(1, 5):
+            which = 1 if attempt < 4 else 0
+            self.store.settle("webhooks", child, [self._retry(job, which, 1) for job in jobs])
+            later = Store(self.store.connection, now_ms=f"+{attempt * 40_000}")
+            name = f"{WORKERS[attempt % 2]}/{attempt}"
+            later.renew("webhooks", [name])
+            jobs = later.claim("webhooks", name, request=_RANDOM.randrange(1, 2**40), limit=100).jobs
+            child = name
+            self._settler = later
+        bury = []
+        for i, job in enumerate(jobs):
+            failure = FAILURES[0] if i % 8 else FAILURES[2 + i % 2]
+            bury.append(
+                Outcome.bury(
+                    job,
+                    cause=failure.cause,
+                    cause_text=failure.cause_text,
+                    error=failure.to_json(),
+                    policy="external-api@3",
+                    ran_ms=10_004,
+                )
+            )
+        self._settler.settle("webhooks", child, bury)
+        self.ids["dead"] = jobs[1].id
+        self.ids["cause"] = FAILURES[0].cause
+
+    def _running(self) -> None:
+        for queue, count in (("webhooks", 12), ("mail", 5), ("billing", 2)):
+            self._put(queue, [self._hook(i) for i in range(count)])
+            child, jobs = self._take(queue, count, worker=WORKERS[1])
+            for i, job in enumerate(jobs[:3]):
+                self.store.look(queue, child, job.id, job.delivery, f"{i * 30}/100")
+            if queue == "webhooks":
+                self.ids["pending"] = jobs[0].id
+        client = self.store.connection.client
+        for i, worker in enumerate(WORKERS):
+            about = {
+                "host": worker.split(":")[0], "pid": int(worker.split(":")[1]), "version": "0.1.0", "queues": "all",
+                "processes": 2, "concurrency": 16, "draining": False, "rss_mb": 182 + 31 * i, "fetched_s_ago": 0.2 if i else 95,
+            }  # fmt: skip
+            client.zadd(keys.WORKERS, {worker: self.now_ms})
+            client.hset(keys.WORKER_INFO, worker, json.dumps(about))
+
+    def _ready(self, count: int) -> None:
+        self.ids["ready"] = self._put("webhooks", [self._hook(i) for i in range(count)])[0]
+        self._put("crm-sync", [encode_spec("crm.sync_contact", [i, "Jūratė"]) for i in range(14)])
+
+    def _discarded(self, count: int) -> None:
+        ids = self._put("webhooks", [self._hook(i) for i in range(count)])
+        self.store.discard("webhooks", ids, actor="user:1", reason="customer left; ticket 4411")
+        self.ids["discarded"] = ids[0]
+
+    # -- what people did ---------------------------------------------------------------------------------
+
+    def _people(self) -> None:
+        actor = User.objects.order_by("pk").first()
+        who = {
+            "actor": f"user:{actor.pk if actor else 1}",
+            "actor_name": actor.username if actor else "alice",
+        }
+        publishing.pause(
+            "reports",
+            reason="warehouse is migrating; ticket 881",
+            until=timezone.now() + timedelta(hours=2),
+            **who,
+        )
+        publishing.change_queue(
+            "webhooks",
+            {"concurrency": 64, "rate_per_s": 40.0},
+            reason="partner asked for it",
+            verb="edit_limits",
+            **who,
+        )
+        cause = FAILURES[2].cause
+        row = operations.start(
+            "requeue",
+            Selection(state="dead", cause=cause),
+            Plan(canary=2, stop_share=0.5),
+            reason="partner is back",
+            **who,
+        )
+        operations.Runner(row.pk).run_guarded(float("inf"))
+        self.ids["operation"] = row.pk
+        done = operations.start(
+            "discard",
+            Selection(queue="webhooks", state="dead", cause=FAILURES[3].cause),
+            reason="never valid",
+            **who,
+        )
+        operations.Runner(done.pk).run_guarded(float("inf"))
+        self.store.requeue("webhooks", [self.ids["dead"]], actor=who["actor"], reason="") if False else None
+        models.OperatorAction.objects.create(
+            verb="reveal",
+            queue="webhooks",
+            job_id=self.ids["dead"],
+            count=1,
+            reason="checking the header",
+            **who,
+        )
+        for queue in ("webhooks", "reports"):
+            catch_up(self.store, queue)

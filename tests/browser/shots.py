@@ -1,0 +1,128 @@
+"""`make shots`: a screenshot of every page, light, dark and at a phone's width, filled with sample data.
+
+`python -m tests.browser.shots [NAME …]` writes only those pages, into var/shots.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+os.environ.setdefault(
+    "DJANGO_ALLOW_ASYNC_UNSAFE", "1"
+)  # Playwright's loop counts as running; no query is in it
+
+import django
+
+django.setup()
+
+from django.contrib.auth.models import Group, User
+from django.core.management import call_command
+from playwright.sync_api import Page, sync_playwright
+
+from dashboard.demo.redis_server import LocalServer, free_port
+from queueops.store import Store
+from tests import settings as run
+from tests.browser.conftest import ARGUMENTS, CHROMIUM
+from tests.browser.sample import Sample
+from tests.dashboard.conftest import Site
+
+OUT = Path(__file__).parent.parent.parent / "var" / "shots"
+WIDE, PHONE = {"width": 1320, "height": 900}, {"width": 390, "height": 844}
+
+
+def pages(ids: dict[str, str]) -> dict[str, str]:
+    """Name -> path of every page."""
+    return {
+        "overview": "/",
+        "queue-dead": "/queues/webhooks/?state=dead",
+        "queue-delayed": "/queues/webhooks/?state=delayed",
+        "queue-ready": "/queues/webhooks/?state=ready",
+        "queue-pending": "/queues/webhooks/?state=pending",
+        "queue-discarded": "/queues/webhooks/?state=discarded",
+        "queue-filtered": "/queues/webhooks/?state=dead&handler=webhook.deliver&tag=customer=8801",
+        "queue-empty": "/queues/reports/?state=dead",
+        "job-dead": f"/queues/webhooks/jobs/{ids['dead']}/",
+        "job-delayed": f"/queues/webhooks/jobs/{ids['delayed']}/",
+        "job-pending": f"/queues/webhooks/jobs/{ids['pending']}/",
+        "job-edit": f"/queues/webhooks/jobs/{ids['dead']}/edit/form/",
+        "causes": "/causes/",
+        "cause": f"/causes/{ids['cause']}/",
+        "forecast": "/forecast/",
+        "schedules": "/schedules/",
+        "workers": "/workers/",
+        "operations": "/operations/",
+        "operation": f"/operations/{ids['operation']}/",
+        "operation-form": "/operations/new/?queue=webhooks&state=dead",
+        "pause-form": "/queues/mail/pause/form/",
+        "limits-form": "/queues/webhooks/limits/form/",
+        "activity": "/activity/",
+        "search": "/search/?q=customer=8801",
+        "login": "/login/",
+    }
+
+
+@contextmanager
+def site() -> Iterator[tuple[Site, dict[str, str]]]:
+    """A filled site on servers of its own."""
+    with LocalServer(
+        run.RUN_DIR / "redis", port=None, unix_socket=run.REDIS_SOCKET, options={"appendonly": "yes"}
+    ):
+        call_command("migrate", verbosity=0)
+        user = User.objects.create_user("dana", password="sesame", is_staff=True)
+        user.groups.add(Group.objects.get(name="Admin"))
+        sample = Sample(Store()).fill()
+        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "dashboard.settings"}
+        web = Site(free_port(), run.RUN_DIR / "web.log", env)
+        web.start()
+        try:
+            yield web, sample.ids
+        finally:
+            web.stop()
+
+
+def main(wanted: list[str]) -> int:
+    if CHROMIUM is None:
+        print("chromium is not installed: run 'apt-get install chromium' as root")
+        return 1
+    OUT.mkdir(parents=True, exist_ok=True)
+    with site() as (web, ids), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        for scheme, size in (("light", WIDE), ("dark", WIDE), ("phone", PHONE)):
+            colours = "dark" if scheme == "dark" else "light"
+            context = browser.new_context(base_url=web.url, viewport=size, color_scheme=colours)  # type: ignore[arg-type]
+            page = context.new_page()
+            if not wanted or "login" in wanted:
+                shoot(page, "/login/", f"login-{scheme}")
+            log_in(page)
+            for name, path in pages(ids).items():
+                if name != "login" and (not wanted or name in wanted):
+                    shoot(page, path, f"{name}-{scheme}")
+            context.close()
+        browser.close()
+    print(f"Screenshots are in {OUT}")
+    return 0
+
+
+def log_in(page: Page) -> None:
+    page.goto("/login/")
+    page.fill("#id_username", "dana")
+    page.fill("#id_password", "sesame")
+    page.click("main button[type=submit]")
+    page.wait_for_selector("#live-overview")
+
+
+def shoot(page: Page, path: str, name: str) -> None:
+    answer = page.goto(path)
+    if answer is not None and answer.status == 404:
+        return  # a page that this site does not have
+    page.wait_for_timeout(250)  # one socket message, so that counts stand as pushed
+    page.screenshot(path=str(OUT / f"{name}.png"), full_page=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
