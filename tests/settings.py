@@ -48,4 +48,4 @@ from dashboard.settings import DATABASES  # noqa: E402
 
 # The test database under its plain name: a process that a test starts finds it by DATABASE_URL.
 DATABASES["default"]["TEST"] = {"NAME": str(DATABASES["default"]["NAME"])}
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+PASSWORD_HASHERS = ["tests.hashers.QuickHasher"]

@@ -160,6 +160,12 @@ class Supervisor:
                 child.stop()
         self._children.clear()
 
+    def close(self) -> None:
+        """Give back what watches for signals; for a process that goes on afterwards."""
+        signal.set_wakeup_fd(-1)
+        self._wake.close()
+        self._waker.close()
+
     def _note_signal(self, number: int, frame: object) -> None:
         self._signals += 1
 
