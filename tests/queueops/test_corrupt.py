@@ -215,15 +215,15 @@ STRUCTURES = [
 def damage(redis: Redis, name: str) -> str:
     key = keys.queue_key(QUEUE, name) + ("normal" if name == "ready_prefix" else "")
     if redis.exists(key):
-        redis.rename(key, "kept")
+        redis.rename(key, "{mail}kept")
     redis.set(key, "foreign")
     return key
 
 
 def mend(redis: Redis, key: str) -> None:
     redis.delete(key)
-    if redis.exists("kept"):
-        redis.rename("kept", key)
+    if redis.exists("{mail}kept"):
+        redis.rename("{mail}kept", key)
 
 
 def snapshot(redis: Redis) -> dict[bytes, bytes]:
@@ -283,7 +283,7 @@ def test_a_wrong_type_under_what_only_helps_loses_no_job(
 
 
 def test_a_wrong_type_under_the_settings_is_refused(redis: Redis, store: Store, child: Child) -> None:
-    redis.rename(keys.queue_key(QUEUE, "settings"), "kept")
+    redis.rename(keys.queue_key(QUEUE, "settings"), "{mail}kept")
     redis.set(keys.queue_key(QUEUE, "settings"), "foreign")
 
     with pytest.raises(WrongKeyType):
@@ -291,7 +291,7 @@ def test_a_wrong_type_under_the_settings_is_refused(redis: Redis, store: Store, 
     with pytest.raises(WrongKeyType):
         child.take()
 
-    redis.rename("kept", keys.queue_key(QUEUE, "settings"))
+    redis.rename("{mail}kept", keys.queue_key(QUEUE, "settings"))
 
 
 @pytest.mark.parametrize("value", ["", "nonsense", "-1", "nan"])

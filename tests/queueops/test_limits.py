@@ -291,6 +291,7 @@ def test_the_narrower_limit_counts(
 def test_an_exchange_frees_its_slot_before_it_claims(store: Store, child: Child) -> None:
     set_up(store, concurrency=1)
     (a,) = seed_pending(child, "a")
+    child.settle(Outcome.start(a))  # the server knows both scripts: what it forgot is sent again, last
     seed_ready(store, "b")
 
     words, claimed = store.exchange(
