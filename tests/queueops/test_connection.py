@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from redis.cluster import RedisCluster
 from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
