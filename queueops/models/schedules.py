@@ -67,6 +67,7 @@ class Schedule(models.Model):
     end_at = models.DateTimeField(null=True, blank=True)
     paused = models.BooleanField(default=False)
     paused_reason = CleanTextField(blank=True, max_length=500)
+    #: When its last pause began; stays when it is over.
     paused_at = models.DateTimeField(null=True, blank=True)
     resume_at = models.DateTimeField(null=True, blank=True)
     source = models.CharField(max_length=5, choices=Source, default=Source.ADMIN)
@@ -133,6 +134,7 @@ class Schedule(models.Model):
             paused=self.paused,
             paused_reason=self.paused_reason,
             resume_ms=None if self.resume_at is None else to_ms(self.resume_at),
+            paused_ms=None if self.paused_at is None else to_ms(self.paused_at),
         )
 
     def clean(self) -> None:

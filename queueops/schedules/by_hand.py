@@ -42,7 +42,7 @@ def pause(
 
 def resume(schedule: Schedule, *, actor: str, actor_name: str = "", reason: str = "") -> None:
     """Let it run again from its next slot on; those since the pause stay skipped."""
-    change = {"paused": False, "paused_reason": "", "resume_at": None, "paused_at": None}
+    change = {"paused": False, "paused_reason": "", "resume_at": None}
     now = from_ms(Inspector().now_ms())
     _save(schedule, change, now, actor, actor_name, "resume_schedule", reason)
 

@@ -50,20 +50,28 @@ def change(
     if not error and not old.has_other_timing(new):
         return Change((), last_ms)
     since_ms = max(since_ms, last_ms)
-    return Change(tuple(_passed_over(old, last_ms, since_ms, error)), since_ms)
+    return Change(tuple(_passed_over(old, new, last_ms, since_ms, error)), since_ms)
 
 
-def _passed_over(old: Definition, last_ms: int, until_ms: int, error: str) -> list[Slot]:
+def _passed_over(old: Definition, new: Definition, last_ms: int, until_ms: int, error: str) -> list[Slot]:
     if old.problems():
         return []  # it had no slots
     slots = due_slots(old, last_ms, until_ms)
     if error:
         return settled_as(slots, Action.MISS, f"could not be fired: {error}")
-    paused = [slot for slot in slots if old.is_paused_at(slot)]
-    passed = [slot for slot in slots if not old.is_paused_at(slot)]
-    found = settled_as(paused, Action.SKIP, paused_words(old))
+    paused = {slot for slot in slots if old.is_paused_at(slot)}
+    # A pause that began and ended while nobody ran.
+    unseen = {slot for slot in slots if slot not in paused and _began(old, new, slot)}
+    passed = [slot for slot in slots if slot not in paused and slot not in unseen]
+    found = settled_as(sorted(paused), Action.SKIP, paused_words(old))
+    found += settled_as(sorted(unseen), Action.SKIP, "paused")
     found += settled_as(passed, Action.SKIP, "the schedule was changed before it ran")
     return sorted(found, key=lambda slot: slot.at_ms)
+
+
+def _began(old: Definition, new: Definition, slot: int) -> bool:
+    """Whether a pause that `old` does not know had begun at this slot."""
+    return new.paused_ms is not None and new.paused_ms != old.paused_ms and new.paused_ms <= slot
 
 
 def lost(definition: Definition, last_ms: int, now_ms: int) -> list[Slot]:

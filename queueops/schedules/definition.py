@@ -61,6 +61,7 @@ class Definition:
     paused: bool = False
     paused_reason: str = ""
     resume_ms: int | None = None
+    paused_ms: int | None = None  # when its last pause began, also once it is over
 
     def __post_init__(self) -> None:
         for name in ("catch_up_max_age_s", "catch_up_rate_per_s", "jitter_s"):
@@ -255,7 +256,7 @@ class Definition:
         return words
 
 
-_TIMING = ("kind", "rule", "zone", "start_ms", "end_ms", "paused", "resume_ms")
+_TIMING = ("kind", "rule", "zone", "start_ms", "end_ms", "paused", "resume_ms", "paused_ms")
 
 
 def _seconds(text: str) -> int:

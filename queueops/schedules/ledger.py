@@ -15,7 +15,7 @@ from django.db.models import Min, Q
 
 from queueops.cron import slot_jitter_s
 from queueops.inspector import Inspector
-from queueops.job import from_ms
+from queueops.job import from_ms, to_ms
 from queueops.models import Job, JobEvent, Schedule, ScheduleSlot
 from queueops.models.jobs import GONE
 from queueops.schedules.plan import ON_TIME_MS
@@ -54,7 +54,9 @@ def record(entries: Iterable[Entry]) -> int:
             )
         )
         entries = [entry for entry in entries if entry.schedule_id in here]  # one may be deleted by now
-        rows = [_row(entry, decision) for entry in entries for decision in entry.decisions]
+        newest = [(entry, _newest(entry.decisions)) for entry in entries]
+        rows = [_row(entry, decision) for entry, decisions in newest for decision in decisions]
+        held = {entry.schedule_id: _held(entry, decisions) for entry, decisions in newest if decisions}
         # Not ignore_conflicts: on SQLite that would also swallow a CHECK failure.
         ScheduleSlot.objects.bulk_create(
             rows,
@@ -63,11 +65,29 @@ def record(entries: Iterable[Entry]) -> int:
             unique_fields=["schedule", "slot_at", "suffix"],
             update_fields=["version"],
         )
-        for entry in entries:
-            for decision in entry.decisions:
-                _go_forward(entry.schedule_id, decision)
+        for entry, decisions in newest:
+            for decision in decisions:
+                if decision.at_ms in held[entry.schedule_id]:
+                    _go_forward(entry.schedule_id, decision)
             _move_on(entry)
     return len(rows)
+
+
+def _newest(decisions: Sequence[Decision]) -> list[Decision]:
+    """The last word on each slot: one that waited may have been fired since."""
+    return list({each.at_ms: each for each in sorted(decisions, key=lambda each: each.number)}.values())
+
+
+def _held(entry: Entry, decisions: Sequence[Decision]) -> set[int]:
+    """Slots that have a row which may go forward: they wait, or a person skipped them beforehand."""
+    slots = [decision.at_ms for decision in decisions]
+    rows = ScheduleSlot.objects.filter(
+        schedule_id=entry.schedule_id,
+        slot_at__gte=from_ms(min(slots)),
+        slot_at__lte=from_ms(max(slots)),
+        suffix="",
+    ).filter(Q(state=State.WAITING) | (Q(state=State.SKIPPED) & ~Q(actor="")))
+    return {to_ms(slot_at) for slot_at in rows.values_list("slot_at", flat=True)}
 
 
 def _row(entry: Entry, decision: Decision) -> ScheduleSlot:

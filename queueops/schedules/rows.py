@@ -18,7 +18,7 @@ from queueops.schedules.definition import Definition, parse_arguments
 _SAID = (
     "key", "source", "queue", "handler", "policy", "kind", "rule", "zone", "catch_up", "catch_up_cap",
     "catch_up_max_age_s", "catch_up_rate_per_s", "overlap", "jitter_s", "start_at", "end_at", "paused",
-    "paused_reason", "resume_at", "args_text", "kwargs_text",
+    "paused_reason", "resume_at", "paused_at", "args_text", "kwargs_text",
 )  # fmt: skip
 _KEPT = (
     "version", "placed_queue", "last_slot_at", "recorded", "error", "changed_at", "taken_text"
@@ -92,6 +92,7 @@ def _definition(said: tuple[Any, ...]) -> Definition:
         start_ms=_ms(given.pop("start_at")),
         end_ms=_ms(given.pop("end_at")),
         resume_ms=_ms(given.pop("resume_at")),
+        paused_ms=_ms(given.pop("paused_at")),
         **given,
     )
 

@@ -62,7 +62,8 @@ class Scheduler:
         self._watched: dict[int, Watched] = {}
         #: Rows that can't be followed here, why, and when to look again (monotonic seconds).
         self._bad: dict[int, tuple[Row, str, float]] = {}
-        self._left: list[tuple[Watched, ledger.Entry]] = []  # decided, not written down yet
+        #: Decided and not written down yet, by row: an answer has all that its ledger lacks.
+        self._left: dict[int, tuple[Watched, ledger.Entry]] = {}
         self._at = dict.fromkeys(
             ("tick", "refresh", "sweep", "follow", "prune", "poll"), 0.0
         )  # monotonic seconds
@@ -88,6 +89,8 @@ class Scheduler:
 
     def run_guarded(self) -> int:
         """Do what is due; what fails is logged once, and tried again."""
+        if time.monotonic() >= self._at["refresh"]:
+            close_old_connections()
         try:
             settled = self.run_once()
         except StoreUnavailable as error:
@@ -202,7 +205,7 @@ class Scheduler:
             entry = ledger.Entry(
                 each.row.pk, each.definition.queue, each.row.version, decisions, each.last_ms, each.next_ms
             )
-            self._left.append((each, entry))
+            self._left[each.row.pk] = (each, entry)
 
     def _guarded_lose(self, each: Watched, now_ms: int) -> Fired | Exception:
         log.error("schedule %s: Redis lost its state; its due slots are not fired", each.definition.key)
@@ -217,7 +220,7 @@ class Scheduler:
         self._guard_database(lambda: self._call_bad(each.row, str(error)))
 
     def _record(self) -> None:
-        left, self._left = self._left, []  # what can't be written stays in Redis, and is swept up
+        left, self._left = list(self._left.values()), {}  # what can't be written stays in Redis
         ledger.record(entry for _, entry in left)
         for each, entry in left:
             each.recorded = max([each.recorded, *(decision.number for decision in entry.decisions)])
@@ -235,7 +238,6 @@ class Scheduler:
     # -- from the database ------------------------------------------------------------------------
 
     def _refresh(self, now_ms: int) -> None:
-        close_old_connections()
         if not self._is_synced:
             code.sync()
             self._is_synced = True
@@ -344,7 +346,8 @@ class Scheduler:
         except (DatabaseError, InterfaceError) as error:
             self._say_away("the database", error)
             for each in connections.all(initialized_only=True):
-                each.close_if_unusable_or_obsolete()
+                if not each.in_atomic_block:
+                    each.close_if_unusable_or_obsolete()
             return False
         self._say_away("the database", None)
         return True

@@ -46,6 +46,7 @@ class Takeover:
             changed_ms=row.changed_ms,
             error=row.error,
         )
+        known_version = known_version or self._version_here(row)
         version = max(row.version, known_version) + (row.taken is not None or known_version > 0)
         settled_ms, recorded = done.settled_ms, row.recorded
         decisions: list[Decision] = []
@@ -79,6 +80,14 @@ class Takeover:
             ]
         )
         return self._follow(row, version, final)
+
+    def _version_here(self, row: Row) -> int:
+        """What Redis has under the key of a row that is new here: an earlier one may have had its key."""
+        if row.taken is not None:
+            return 0
+        new = row.definition
+        asked = FireCall(new.queue, new.key, version=0, settled_ms=0, recorded=0, overlap=new.overlap)
+        return self._one(asked).version
 
     def _leave(self, row: Row, version: int, settled_ms: int) -> Fired:
         """Hand a schedule over: in the queue that it leaves, nothing fires any more."""
@@ -183,7 +192,6 @@ def resume(row: Row, definition: Definition) -> bool:
     ).update(
         paused=False,
         paused_reason="",
-        paused_at=None,
         resume_at=None,
         taken=going_on.to_json(),
         version=F("version"),

@@ -208,7 +208,7 @@ def test_f13_skip_leaves_out_slots_while_the_run_before_is_not_over(
     redis: Redis, store: Store, clock: Clock, child: Child, t0: int
 ) -> None:
     """A minutely job that takes 150 s runs at minutes 0, 3, 6 and 9."""
-    words = []
+    words: list[str] = []
     running: list[int] = []
     for _ in range(10):
         now = clock.advance(MINUTE)
