@@ -79,5 +79,6 @@ MOVES: dict[str, Move] = {
         _move("restore", "discarded", "delayed ready dead", by_person=True),
         _move("purge", "discarded", "gone", by_person=True),
         _move("prune", "discarded", "gone"),
+        _move("rebuild", "", "delayed ready dead discarded"),  # Redis lost it, the record has it
     )
 }

@@ -1,8 +1,8 @@
 """The statistics of a queue: names of its counters, and what follows from them. Pure.
 
 Counters stand in `Q:stats:<minute>` and `Q:stats:total`: enqueued, claimed, done, failed,
-`failed:<cause>`, dead, discarded, requeued, rescued, expired, snoozed, late, and the buckets
-`lateness:<bound>` (start less run-at) and `ran:<bound>`, `<bound>` in ms or `more`.
+`failed:<cause>`, dead, discarded, requeued, rescued, expired, snoozed, late, rebuilt,
+and the buckets `lateness:<bound>` (start less run-at) and `ran:<bound>`, `<bound>` in ms or `more`.
 """
 
 from __future__ import annotations

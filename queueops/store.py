@@ -352,6 +352,14 @@ class Store:
                 answers.append(error)
         return answers
 
+    def rebuild(self, queue: str, jobs: Sequence[Sequence[object]], *, actor: str) -> list[str]:
+        """Let jobs that Redis lost come back, each as lua/lib/rebuild.lua reads it; a word each.
+
+        'ok', 'known', or 'held:<id>' where another job holds its unique key.
+        """
+        answers = self._run("rebuild", queue, list(itertools.chain.from_iterable(jobs)), actor=actor)
+        return [word.decode() for word in answers]
+
     # -- housekeeping -----------------------------------------------------------------
 
     def prune(self, queue: str, *, limit: int = 200) -> int:

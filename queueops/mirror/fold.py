@@ -126,6 +126,7 @@ def fold(job: Folded, event: Event, keep: Keep) -> None:
         row.since = event.at_ms
         row.state = event.to_state
     row.delivery = event.numbers.get("delivery", row.delivery)
+    row.edition = event.numbers.get("edition", row.edition)
     apply(job, event)
     if event.spec is not None:
         take_spec(job, event.spec)
@@ -282,7 +283,6 @@ def _gone(job: Folded, event: Event) -> None:
 
 
 def _edit(job: Folded, event: Event) -> None:
-    job.row.edition = event.numbers.get("edition", job.row.edition + 1)
     if not job.row.state:
         _first_seen(job.row, event)
 
@@ -290,6 +290,17 @@ def _edit(job: Folded, event: Event) -> None:
 def _cancel(job: Folded, event: Event) -> None:
     if not job.row.state:
         _first_seen(job.row, event)
+
+
+def _rebuild(job: Folded, event: Event) -> None:
+    """Redis lost it and has it again from this row."""
+    row = job.row
+    row.rescues = event.numbers.get("rescues", row.rescues)
+    row.child = ""
+    if row.state in UNFINISHED:
+        row.run_at = event.numbers.get("run_at", row.run_at)
+    elif row.finished_at is None:
+        row.finished_at = event.numbers.get("run_at", event.at_ms)
 
 
 def _other(job: Folded, event: Event) -> None:
@@ -315,5 +326,6 @@ _VERBS: dict[str, Callable[[Folded, Event], None]] = {
     "prune": _gone,
     "edit": _edit,
     "cancel": _cancel,
+    "rebuild": _rebuild,
     **dict.fromkeys(("promote", "snooze", "release", "rescue", "reschedule", "run_now", "restore"), _back),
 }
