@@ -21,7 +21,7 @@ _INNER = "BENCH_MIRROR_INNER"
 
 def main() -> None:
     """Measure on SQLite and on PostgreSQL, each in its own process and on a Redis of this run."""
-    from dashboard.demo.redis_server import LocalServer, find_binary
+    from queueops.local_redis import LocalServer, find_binary
     from tests.postgres import LocalPostgres, find_binaries
 
     with tempfile.TemporaryDirectory(prefix="qo-bench-") as folder:

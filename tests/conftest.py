@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from dashboard.demo.redis_server import Kind, LocalServer, find_binary
 from queueops.connection import Connection, connection
+from queueops.local_redis import Kind, LocalServer, find_binary
 from queueops.store import Store, publish_defaults
 from tests import settings as run
 from tests.factories import Child, Clock, Redis

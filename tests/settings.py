@@ -29,7 +29,7 @@ REDIS_CHOICE = os.environ.get("TEST_REDIS", "")
 REDIS_SOCKET = RUN_DIR / "redis.sock"
 REDIS_PORT: int | None = None
 if REDIS_CHOICE.endswith("cluster"):
-    from dashboard.demo.redis_server import free_port
+    from queueops.local_redis import free_port
 
     REDIS_PORT = free_port()  # a Cluster's clients are sent to host and port
 

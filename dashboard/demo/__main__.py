@@ -17,9 +17,9 @@ try:
 except ImproperlyConfigured as error:
     sys.exit(f"QueueOps is not configured: {error}")
 
-from dashboard.demo.redis_server import LocalServer, NoServer, find_binary, free_port
 from dashboard.demo.supervise import Child, Ended, RedisChild, Supervisor
 from queueops.connection import masked
+from queueops.local_redis import LocalServer, NoServer, find_binary, free_port
 
 PORT = 8000  # when it is free and no other was asked for
 READY_S = 60.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dashboard.demo.redis_server import LocalServer, tied_to_parent
+from queueops.local_redis import LocalServer, tied_to_parent
 
 RESTARTS, RESTARTS_WITHIN_S = 5, 60.0  # more often than this, a child is broken and everything stops
 

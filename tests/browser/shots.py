@@ -24,7 +24,7 @@ from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from playwright.sync_api import Page, sync_playwright
 
-from dashboard.demo.redis_server import LocalServer, free_port
+from queueops.local_redis import LocalServer, free_port
 from queueops.store import Store
 from tests import settings as run
 from tests.browser.conftest import ARGUMENTS, CHROMIUM

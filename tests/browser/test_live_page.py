@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import BrowserContext, Page, expect
 from redis import Redis
 
-from dashboard.demo.redis_server import LocalServer
+from queueops.local_redis import LocalServer
 from queueops.store import Store
 from tests.dashboard.conftest import Site
 from tests.factories import Child, seed_dead, seed_ready

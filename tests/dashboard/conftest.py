@@ -15,7 +15,7 @@ from django.test import Client
 from redis import Redis
 
 from dashboard import queries
-from dashboard.demo.redis_server import LocalServer, free_port, tied_to_parent
+from queueops.local_redis import LocalServer, free_port, tied_to_parent
 from tests import settings as run
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,9 +13,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dashboard.consumers import NO_LONGER_ALLOWED
-from dashboard.demo.redis_server import LocalServer
 from dashboard.routing import is_allowed_origin
 from queueops import keys
+from queueops.local_redis import LocalServer
 from queueops.store import Store
 from tests.dashboard.conftest import Site
 from tests.factories import seed_ready

@@ -8,7 +8,7 @@ from django.test import Client
 from redis import Redis
 
 from dashboard import queries
-from dashboard.demo.redis_server import LocalServer
+from queueops.local_redis import LocalServer
 from queueops.store import Store
 from tests.factories import Child, seed_dead, seed_delayed, seed_ready
 

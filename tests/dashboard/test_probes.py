@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from redis import Redis
 
-from dashboard.demo.redis_server import LocalServer
+from queueops.local_redis import LocalServer
 from tests.dashboard.conftest import Site
 
 

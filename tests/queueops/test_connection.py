@@ -20,10 +20,10 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
-from dashboard.demo.redis_server import LocalServer
 from queueops import keys
 from queueops.connection import Connection, connection, masked
 from queueops.errors import ConfigError, StoreFull, StoreUnavailable, WrongKeyType
+from queueops.local_redis import LocalServer
 from queueops.scripts import script
 from queueops.states import JobState
 from queueops.store import Store, publish_defaults

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.demo.redis_server import LocalServer
 from queueops import keys
 from queueops.connection import Connection
 from queueops.errors import StoreFull, StoreUnavailable
 from queueops.job import new_job_id
+from queueops.local_redis import LocalServer
 from queueops.states import JobState, Lane
 from queueops.store import Outcome, Store, publish_defaults
 from tests.factories import (

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dashboard.demo import flaky_api
-from dashboard.demo.redis_server import free_port, tied_to_parent
+from queueops.local_redis import free_port, tied_to_parent
 from tests.dashboard.conftest import wait_for
 
 ROOT = Path(__file__).parent.parent.parent.parent

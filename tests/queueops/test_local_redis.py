@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from dashboard.demo.redis_server import Binary, Kind, LocalServer, NoServer, find_binary
 from queueops.connection import Connection
+from queueops.local_redis import Binary, Kind, LocalServer, NoServer, find_binary
 from tests.dashboard.conftest import wait_for
 
 KINDS: list[Kind] = ["redis", "valkey"]
@@ -56,7 +56,7 @@ def test_unix_socket_alone_opens_no_port(tmp_path: Path) -> None:
 
 
 def test_second_server_on_one_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboard.demo.redis_server.STOP_S", 0.2)
+    monkeypatch.setattr("queueops.local_redis.STOP_S", 0.2)
     with LocalServer(tmp_path), pytest.raises(NoServer, match="another server is using"):
         LocalServer(tmp_path).start()
 
@@ -70,7 +70,7 @@ def test_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 def test_missing_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr("dashboard.demo.redis_server._embedded_valkey", lambda: None)
+    monkeypatch.setattr("queueops.local_redis._embedded_valkey", lambda: None)
 
     with pytest.raises(NoServer, match="apt-get install redis-server"):
         find_binary()
@@ -84,7 +84,7 @@ def test_server_dies_with_whoever_started_it(tmp_path: Path) -> None:
     program = f"""
 import time
 from pathlib import Path
-from dashboard.demo.redis_server import LocalServer
+from queueops.local_redis import LocalServer
 server = LocalServer(Path({str(tmp_path)!r})).start()
 print(server.port, server.process.pid, flush=True)
 time.sleep(60)
