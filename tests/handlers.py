@@ -60,6 +60,14 @@ def hold(name: str = "go", limit_s: float = 30.0) -> None:
     note("effects", current_job().id)
 
 
+@shared_task(name="test.hold_and_fail")
+def hold_and_fail(name: str = "go", limit_s: float = 30.0) -> None:
+    """Run until the file `name` is there, then fail."""
+    started()
+    _wait_for(name, limit_s)
+    raise ConnectionError("the far end is gone")
+
+
 @shared_task(name="test.sleep")
 def sleep(seconds: float) -> None:
     """Sleep."""
