@@ -6,10 +6,12 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import django
 from django.core.exceptions import ImproperlyConfigured
 
 try:
@@ -17,6 +19,7 @@ try:
 except ImproperlyConfigured as error:
     sys.exit(f"QueueOps is not configured: {error}")
 
+from dashboard.demo import prepare
 from dashboard.demo.supervise import Child, Ended, RedisChild, Supervisor
 from queueops.connection import masked
 from queueops.local_redis import LocalServer, NoServer, find_binary, free_port
@@ -81,8 +84,6 @@ def _run(supervisor: Supervisor, options: argparse.Namespace, lock: IO[str]) -> 
     lock.write(f"process {os.getpid()}, {url}\n")
     lock.flush()
     redis_url = _start_redis(supervisor)
-    login = _prepare()
-    supervisor.check()
     env = site.environment(
         DJANGO_SETTINGS_MODULE="dashboard.settings",
         REDIS_URL=redis_url,
@@ -93,10 +94,16 @@ def _run(supervisor: Supervisor, options: argparse.Namespace, lock: IO[str]) -> 
         env |= _start_api(supervisor, env)
     logs = site.VAR_DIR / "log"
     python = sys.executable
-    web = [python, "-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1", "--port", str(port)]
-    web += ["--lifespan", "off", "--no-access-log", "--no-server-header", "--ws-max-size", "4096"]
-    web += ["--timeout-graceful-shutdown", "2"]
-    supervisor.start(Child("web", web, env, logs / "web.log"))
+    if prepare.has_static():
+        supervisor.start(_web(port, env, logs))  # it starts while the database is looked at
+        login = _prepare()
+    else:
+        login = _prepare()
+        prepare.collect_static()
+        say("Static files: collected")
+        supervisor.start(_web(port, env, logs))
+    if not supervisor.wait(lambda: _answers(f"{url}readyz"), READY_S):
+        raise ChildProcessError(f"the web server does not answer at {url}; its log is {logs / 'web.log'}")
     workers = [python, str(site.BASE_DIR / "manage.py"), "runworkers"]
     workers += ["--processes", str(options.processes), "--grace", str(GRACE_S)]
     supervisor.start(Child("workers", workers, env, logs / "workers.log", grace_s=GRACE_S + 5))
@@ -104,8 +111,6 @@ def _run(supervisor: Supervisor, options: argparse.Namespace, lock: IO[str]) -> 
         supervisor.start(
             Child("traffic", [python, "-m", "dashboard.demo.traffic"], env, logs / "traffic.log")
         )
-    if not supervisor.wait(lambda: _answers(f"{url}readyz"), READY_S):
-        raise ChildProcessError(f"the web server does not answer at {url}; its log is {logs / 'web.log'}")
     seconds = time.monotonic() - STARTED
     say(f"Ready after {seconds:.1f} s. Logs are in {os.path.relpath(logs)}; Ctrl-C stops everything")
     say("")
@@ -129,17 +134,18 @@ def _start_redis(supervisor: Supervisor) -> str:
     return server.url
 
 
-def _prepare() -> tuple[str, str] | None:
-    import django
+def _web(port: int, env: dict[str, str], logs: Path) -> Child:
+    command = [sys.executable, "-m", "uvicorn", "dashboard.asgi:application", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--lifespan", "off", "--no-access-log", "--no-server-header"]
+    command += ["--ws-max-size", "4096", "--timeout-graceful-shutdown", "2"]
+    return Child("web", command, env, logs / "web.log")
 
+
+def _prepare() -> tuple[str, str] | None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
     django.setup()
-    from dashboard.demo import prepare
-
     engine = site.DATABASES["default"]["ENGINE"].rpartition(".")[2]
     say(f"Database: {engine}, {'brought up to date' if prepare.migrate() else 'up to date'}")
-    if prepare.collect_static():
-        say("Static files: collected")
     return prepare.login()
 
 

@@ -2,14 +2,15 @@
 
 import hashlib
 import secrets
+from importlib.metadata import distributions
 from pathlib import Path
 
-from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
+
+from dashboard import settings as site
 
 LOGIN_NAME = "admin"
 
@@ -23,24 +24,29 @@ def migrate() -> bool:
     return True
 
 
-def collect_static() -> bool:
-    """Collect, hash and compress the static files if any changed; tell whether it did."""
-    stamp = Path(settings.STATIC_ROOT) / "sources"
-    found = _static_sources()
-    if not settings.STATIC_MANIFEST or (stamp.exists() and stamp.read_text() == found):
-        return False
+def has_static() -> bool:
+    """Tell whether the collected static files are those of now. Needs no set-up of Django."""
+    stamp = _stamp()
+    return not site.STATIC_MANIFEST or (stamp.exists() and stamp.read_text() == _static_sources())
+
+
+def collect_static() -> None:
+    """Collect, hash and compress the static files."""
     call_command("collectstatic", interactive=False, clear=True, verbosity=0)
-    stamp.write_text(found)
-    return True
+    _stamp().write_text(_static_sources())
+
+
+def _stamp() -> Path:
+    return site.STATIC_ROOT / "sources"
 
 
 def _static_sources() -> str:
-    digest = hashlib.sha256()
-    for finder in get_finders():
-        for path, storage in finder.list(ignore_patterns=None):
-            about = Path(storage.path(path)).stat()
-            digest.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    """Describe where static files come from: our folders, and the packages that are installed."""
+    folders = [*site.STATICFILES_DIRS, *(site.BASE_DIR / app / "static" for app in ("queueops", "dashboard"))]
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    lines = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
+    lines += sorted(f"{each.name} {each.version}" for each in distributions())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def login() -> tuple[str, str] | None:
@@ -49,7 +55,7 @@ def login() -> tuple[str, str] | None:
     The password is kept in `var/login`, readable by its owner only, to be printed at each start. None when
     accounts exist that this did not make, or when the password was changed since.
     """
-    kept = settings.VAR_DIR / "login"
+    kept = site.VAR_DIR / "login"
     users = get_user_model()._default_manager
     if not users.exists():
         password = secrets.token_urlsafe(9)
