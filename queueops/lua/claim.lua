@@ -42,7 +42,7 @@ if wrong then return wrong end
 local lease_end = redis.call('ZSCORE', children, child)
 if not lease_end or tonumber(lease_end) <= NOW then return { 'unregistered', CONF.version, -1, '0', NOW_US } end
 
-local got = 0 -- `owned` is what ZADD takes for the pending zset
+local got = 0 -- `owned` are the ids that the child gets
 local reply, owned = { 'ok', CONF.version, 0, '0', NOW_US }, {}
 local probation = suspects == '1'
 
@@ -78,7 +78,7 @@ end
 local function deliver_to_child(id, key, v)
   claim(id, key, v, child, got < starts, reply)
   got = got + 1
-  owned[2 * got - 1], owned[2 * got] = lease_end, id
+  owned[got] = id
 end
 
 local function deliver(lane, entry)
@@ -204,14 +204,17 @@ if room > 0 then
 end
 
 if limit > 0 then
-  local ids = {}
-  for i = 1, got do ids[i] = owned[2 * i] end
-  redis.call('HSET', child_prefix .. child, 'request', request, 'batch', table.concat(ids, ' '))
+  redis.call('HSET', child_prefix .. child, 'request', request, 'batch', table.concat(owned, ' '))
 end
 if got > 0 then
-  redis.call('ZADD', pending, unpack(owned))
+  -- The last first: a small zset is a list, searched from its head for the place of a new member.
+  local last_first = {}
+  for i = 1, got do
+    last_first[2 * i - 1], last_first[2 * i] = lease_end, owned[got - i + 1]
+  end
+  redis.call('ZADD', pending, unpack(last_first))
   if probation then
-    redis.call('HSET', child_prefix .. child, 'running', owned[2])
+    redis.call('HSET', child_prefix .. child, 'running', owned[1])
     if redis.call('XLEN', ready_prefix .. LANE.SUSPECT) > got then push_suspect_token() end
   end
   count('claimed', got)

@@ -42,7 +42,7 @@ local function due(run_at)
 end
 
 local VERBS = {
-  start = function(h) redis.call('HSET', h.key, 'started', NOW) end,
+  start = function(h) redis.call('HSET', h.key, 'started', NOW_TEXT) end,
   ack = function(h, handler, result, ran_ms) ack(h, child, handler, result, ran_ms) end,
   retry = function(h, delay_ms, cause, text, error, policy, ran_ms, spec)
     due(retry(h, child, delay_ms, cause, text, error, policy, ran_ms))
@@ -79,7 +79,8 @@ PUT_OFF = { lanes = {} }
 local answers = {}
 for i, first in ipairs(records) do
   local verb, id, delivery, n = ARGV[first], ARGV[first + 1], ARGV[first + 2], tonumber(ARGV[first + 3])
-  local h = load(id, verb == 'ack' and 'spec' or nil)
+  local h
+  if verb == 'ack' then h = load_to_ack(id) else h = load(id) end
   local by = child .. ' ' .. delivery
   if h and h.child == child and h.delivery == delivery then
     if h.state == STATE.PENDING then VERBS[verb](h, unpack(ARGV, first + 4, first + 3 + n)) end

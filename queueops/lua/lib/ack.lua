@@ -13,9 +13,13 @@ local function ack(h, actor, handler, result, ran_ms)
   end
   free_unique(h)
   redis.call('DEL', h.key)
-  redis.call('HSET', h.key, 'state', STATE.DONE, 'since', NOW, 'child', h.child, 'delivery', h.delivery,
-    'attempts', h.attempts, 'rescues', h.rescues, 'edition', h.edition or 0, 'handler', handler, 'result', result)
-  if h.settled then redis.call('HSET', h.key, 'settled', h.settled) end
+  redis.call('HSET', h.key, 'state', STATE.DONE, 'since', NOW_TEXT, 'child', h.child, 'delivery', h.delivery,
+    'handler', handler)
+  if h.delivery ~= '1' or h.edition then -- else there is nothing to say of earlier deliveries
+    redis.call('HSET', h.key, 'attempts', h.attempts, 'rescues', h.rescues, 'edition', h.edition or 0)
+    if h.settled then redis.call('HSET', h.key, 'settled', h.settled) end
+  end
+  if result ~= '' then redis.call('HSET', h.key, 'result', result) end
   redis.call('PEXPIRE', h.key, keep)
   record('ack', h.id, h.state, STATE.DONE, actor, 'delivery', h.delivery, 'attempts', h.attempts,
     'ran_ms', ran_ms, 'result', result, 'spec', spec)

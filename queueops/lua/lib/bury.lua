@@ -10,7 +10,7 @@ local function bury(h, actor, attempts, cause, cause_text, error, ...)
   cause = note_cause(cause, cause_text)
   redis.call('ZADD', dead, NOW, h.id)
   redis.pcall('ZADD', dead_prefix .. cause, NOW, h.id)
-  redis.call('HSET', h.key, 'state', STATE.DEAD, 'since', NOW, 'attempts', attempts,
+  redis.call('HSET', h.key, 'state', STATE.DEAD, 'since', NOW_TEXT, 'attempts', attempts,
     'cause', cause, 'error', error)
   redis.call('HDEL', h.key, 'entry', 'run_at', 'started')
   free_unique(h)

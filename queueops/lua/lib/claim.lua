@@ -10,14 +10,14 @@ attempts, rescues, edition, started (1 or 0), due (Unix ms), spec.
 local READ = { 'state', 'entry', 'delivery', 'attempts', 'rescues', 'edition', 'run_at', 'since',
   'expires', 'parts', 'spec', 'child' }
 local function claim(id, key, v, child, starts, reply)
-  local delivery = (tonumber(v[3]) or 0) + 1
+  local delivery = string.format('%d', (tonumber(v[3]) or 0) + 1)
   local spec = v[11]
   if v[10] then spec = spec_of(key, tonumber(v[10])) end
-  local due = tonumber(v[7]) or tonumber(v[8]) or NOW
+  local due = tonumber(v[7]) and v[7] or tonumber(v[8]) and v[8] or NOW_TEXT
   -- Who settled the last delivery may ask again, when the answer was lost; a rescue leaves no child.
   if v[12] then redis.call('HSET', key, 'settled', v[12] .. ' ' .. v[3]) end
-  redis.call('HSET', key, 'state', STATE.PENDING, 'since', NOW, 'child', child, 'delivery', delivery,
-    'started', starts and NOW or 0, 'run_at', due)
+  redis.call('HSET', key, 'state', STATE.PENDING, 'since', NOW_TEXT, 'child', child, 'delivery', delivery,
+    'started', starts and NOW_TEXT or '0', 'run_at', due)
   record('claim', id, STATE.READY, STATE.PENDING, child, 'delivery', delivery)
   bucket('lateness', NOW - due)
   local n = #reply

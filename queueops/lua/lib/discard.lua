@@ -11,7 +11,7 @@ local function discard(h, actor, reason, verb, ...)
   if was == STATE.PENDING then was = STATE.READY end -- by its handler: restored, it runs again
   leave(h)
   redis.call('ZADD', discarded, NOW + CONF.discarded_keep_ms, h.id)
-  redis.call('HSET', h.key, 'state', STATE.DISCARDED, 'since', NOW, 'was', was, 'was_at', was_at,
+  redis.call('HSET', h.key, 'state', STATE.DISCARDED, 'since', NOW_TEXT, 'was', was, 'was_at', was_at,
     'reason', reason)
   redis.call('HDEL', h.key, 'entry', 'started')
   free_unique(h)

@@ -22,7 +22,7 @@ local function enqueue(id, run_at, lane, unique, unique_ms, expires, at, actor, 
   end
   run_at = run_at ~= '' and instant(run_at)
   local state = run_at and run_at > NOW and STATE.DELAYED or STATE.READY
-  local fields = { 'state', state, 'since', NOW, 'spec', ARGV[at + 1] }
+  local fields = { 'state', state, 'since', NOW_TEXT, 'spec', ARGV[at + 1] }
   local n = 6
   local function add(name, value)
     fields[n + 1], fields[n + 2] = name, value

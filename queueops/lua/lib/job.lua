@@ -17,20 +17,31 @@ local function is_live(state)
   return state == STATE.READY or state == STATE.DELAYED or state == STATE.PENDING
 end
 
--- load: the job as a table, or nil and 'missing' or 'corrupt'. With its spec, or the first part of
--- it, where `with_spec` is 'spec'.
-local function load(id, with_spec)
+-- load: the job as a table, or nil and 'missing' or 'corrupt'.
+local function load(id)
   local key = job_prefix .. id
   local v = redis.pcall('HMGET', key, 'state', 'since', 'child', 'delivery', 'attempts', 'rescues',
-    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts', 'settled', 'late',
-    with_spec or 'state')
+    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts', 'settled', 'late')
   if v.err then return nil, 'corrupt' end
   if not v[1] then return nil, redis.call('EXISTS', key) == 1 and 'corrupt' or 'missing' end
   return {
     id = id, key = key, state = v[1], since = tonumber(v[2]) or 0, child = v[3], delivery = v[4],
     attempts = tonumber(v[5]) or 0, rescues = tonumber(v[6]) or 0, entry = v[7], cause = v[8],
     unique = v[9], lane = v[10] or LANE.NORMAL, edition = v[11], started = v[12], op = v[13],
-    run_at = v[14], parts = tonumber(v[15]), settled = v[16], late = v[17], spec = with_spec and v[18],
+    run_at = v[14], parts = tonumber(v[15]), settled = v[16], late = v[17],
+  }
+end
+
+-- load_to_ack: the same for a job that is about to be acked, which needs less of it, and its spec.
+local function load_to_ack(id)
+  local key = job_prefix .. id
+  local v = redis.pcall('HMGET', key, 'state', 'child', 'delivery', 'attempts', 'rescues', 'entry', 'cause',
+    'unique', 'edition', 'parts', 'settled', 'late', 'spec')
+  if v.err or not v[1] then return nil end
+  return {
+    id = id, key = key, state = v[1], child = v[2], delivery = v[3], attempts = v[4] or '0',
+    rescues = v[5] or '0', entry = v[6], cause = v[7], unique = v[8], edition = v[9],
+    parts = tonumber(v[10]), settled = v[11], late = v[12], spec = v[13],
   }
 end
 

@@ -19,7 +19,7 @@ local function promote(limit)
       redis.call('ZREM', delayed, id)
       if v[1] == STATE.DELAYED then -- else a stale id: its hash names the truth
         local entry = to_lane(id, v[2] or LANE.NORMAL)
-        redis.call('HSET', key, 'state', STATE.READY, 'since', NOW, 'run_at', run_at, 'entry', entry)
+        redis.call('HSET', key, 'state', STATE.READY, 'since', NOW_TEXT, 'run_at', run_at, 'entry', entry)
         record('promote', id, STATE.DELAYED, STATE.READY, 'queueops')
       end
     end

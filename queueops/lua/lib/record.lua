@@ -16,7 +16,7 @@ local function record(verb, id, from, to, actor, ...)
   -- `audit: outcome` keeps the ends of a job, and what brings an ended job back.
   if CONF.audit == 'outcome' and not is_final(to) and not is_final(from) then return end
   redis.call('XADD', events, '*', 'verb', verb, 'id', id, 'from', from, 'to', to,
-    'actor', actor, 'at', NOW, ...)
+    'actor', actor, 'at', NOW_TEXT, ...)
 end
 
 local function finish()

@@ -8,7 +8,7 @@ local function release(h, actor, reason)
   leave(h)
   if h.cause then count_failing(h.cause, 1) end
   local entry = to_lane(h.id, turn_of(h))
-  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
+  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW_TEXT, 'entry', entry)
   redis.call('HDEL', h.key, 'started', 'run_at')
   record('release', h.id, h.state, STATE.READY, actor, 'delivery', h.delivery, 'reason', reason)
 end

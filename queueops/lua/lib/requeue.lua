@@ -20,12 +20,12 @@ local function requeue(h, actor, reason, delay_ms)
   if expires and tonumber(expires) <= NOW then redis.call('HDEL', h.key, 'expires') end -- a person wants it
   if delay > 0 then
     redis.call('ZADD', delayed, NOW + delay, h.id)
-    redis.call('HSET', h.key, 'state', STATE.DELAYED, 'since', NOW)
+    redis.call('HSET', h.key, 'state', STATE.DELAYED, 'since', NOW_TEXT)
     record('requeue', h.id, h.state, STATE.DELAYED, actor, 'reason', reason, 'run_at', NOW + delay)
     wake_for(NOW + delay)
   else
     local entry = to_lane(h.id, h.lane)
-    redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
+    redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW_TEXT, 'entry', entry)
     record('requeue', h.id, h.state, STATE.READY, actor, 'reason', reason)
     wake_for()
   end

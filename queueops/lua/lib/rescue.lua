@@ -12,7 +12,7 @@ local function rescue(h, counted, why)
   if not counted then
     leave(h)
     local entry = to_lane(h.id, turn_of(h))
-    redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
+    redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW_TEXT, 'entry', entry)
     redis.call('HDEL', h.key, 'started', 'run_at')
     if h.cause then count_failing(h.cause, 1) end
     record('release', h.id, h.state, STATE.READY, h.child or 'queueops',
@@ -28,7 +28,7 @@ local function rescue(h, counted, why)
   end
   leave(h)
   local entry = to_lane(h.id, LANE.SUSPECT)
-  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
+  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW_TEXT, 'entry', entry)
   redis.call('HDEL', h.key, 'started', 'run_at')
   if h.cause then count_failing(h.cause, 1) end
   record('rescue', h.id, h.state, STATE.READY, 'queueops', 'delivery', h.delivery or 0,

@@ -21,16 +21,16 @@ local function restore(h, actor, reason)
   if to == STATE.DEAD then
     redis.call('ZADD', dead, at, h.id)
     redis.pcall('ZADD', dead_prefix .. cause, at, h.id)
-    redis.call('HSET', h.key, 'state', to, 'since', NOW)
+    redis.call('HSET', h.key, 'state', to, 'since', NOW_TEXT)
   else
     if cause then count_failing(cause, 1) end
     if to == STATE.DELAYED then
       redis.call('ZADD', delayed, at, h.id)
-      redis.call('HSET', h.key, 'state', to, 'since', NOW)
+      redis.call('HSET', h.key, 'state', to, 'since', NOW_TEXT)
       wake_for(at)
     else
       local entry = to_lane(h.id, h.lane)
-      redis.call('HSET', h.key, 'state', to, 'since', NOW, 'entry', entry)
+      redis.call('HSET', h.key, 'state', to, 'since', NOW_TEXT, 'entry', entry)
       wake_for()
     end
   end

@@ -9,7 +9,7 @@ local function retry(h, actor, delay_ms, cause, cause_text, error, policy, ran_m
   count_failing(cause, 1)
   local attempts, run_at = h.attempts + 1, NOW + tonumber(delay_ms)
   redis.call('ZADD', delayed, run_at, h.id)
-  redis.call('HSET', h.key, 'state', STATE.DELAYED, 'since', NOW, 'attempts', attempts,
+  redis.call('HSET', h.key, 'state', STATE.DELAYED, 'since', NOW_TEXT, 'attempts', attempts,
     'cause', cause, 'error', error)
   redis.call('HDEL', h.key, 'entry', 'run_at', 'started', 'unknown_since')
   record('retry', h.id, h.state, STATE.DELAYED, actor, 'delivery', h.delivery, 'attempts', attempts,

@@ -9,7 +9,7 @@ local function run_now(h, actor, reason)
   leave(h)
   if h.cause then count_failing(h.cause, 1) end
   local entry = to_lane(h.id, LANE.FIRST)
-  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW, 'entry', entry)
+  redis.call('HSET', h.key, 'state', STATE.READY, 'since', NOW_TEXT, 'entry', entry)
   redis.call('HDEL', h.key, 'run_at')
   record('run_now', h.id, h.state, STATE.READY, actor, 'reason', reason)
   wake_for()

@@ -15,7 +15,7 @@ local function snooze(h, actor, delay_ms, reason, unknown)
   if h.cause then count_failing(h.cause, 1) end
   local run_at = NOW + tonumber(delay_ms)
   redis.call('ZADD', delayed, run_at, h.id)
-  redis.call('HSET', h.key, 'state', STATE.DELAYED, 'since', NOW)
+  redis.call('HSET', h.key, 'state', STATE.DELAYED, 'since', NOW_TEXT)
   redis.call('HDEL', h.key, 'entry', 'run_at', 'started')
   if unknown ~= '1' then redis.call('HDEL', h.key, 'unknown_since') end
   record('snooze', h.id, h.state, STATE.DELAYED, actor, 'delivery', h.delivery, 'reason', reason,
