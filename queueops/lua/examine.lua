@@ -251,7 +251,7 @@ local function examine(h, at)
     end)
   end
   if h.since <= 0 then
-    problem('does not say since when', function() redis.call('HSET', h.key, 'since', NOW) end)
+    problem('does not say since when', function() redis.call('HSET', h.key, 'since', NOW_TEXT) end)
   end
   if h.state == STATE.READY then examine_ready(h) end
   if h.state == STATE.PENDING then examine_pending(h) end
