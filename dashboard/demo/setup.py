@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from glob import glob
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,10 +21,12 @@ OLDEST = (3, 11)
 RUNTIME, DEV = "requirements.txt", "requirements-dev.txt"
 THIS_VERSION = "{}.{}".format(*sys.version_info)
 
-#: What tests need from Debian: command on PATH -> package, and what is not tested without it.
+#: What tests need from Debian: where it shows that it is there -> package, and what is not tested without it.
 TEST_PACKAGES = {
     "redis-server": ("redis-server", "the engine on Debian's Redis 7"),
     "chromium": ("chromium", "the pages in a browser"),
+    "faketime": ("faketime", "schedulers whose clocks differ"),
+    "/usr/lib/postgresql/*/bin/initdb": ("postgresql", "the record on PostgreSQL"),
 }
 
 
@@ -126,6 +129,11 @@ def install_test_packages() -> None:
             return
     for package, loss in missing.items():
         say(f"Not there: {package}, so not tested: {loss}. Run 'apt-get install {package}' as root")
+
+
+def is_there(sign: str) -> bool:
+    """Tell whether a command is on PATH, or a file of that pattern exists."""
+    return bool(glob(sign)) if sign.startswith("/") else shutil.which(sign) is not None
 
 
 def is_root_on_debian() -> bool:

@@ -1,0 +1,169 @@
+"""`make test`: the whole suite, then the engine's part on the other servers and the other Django line.
+
+Arguments go to pytest, and then only the first run is made. The last lines say what was run, what was not
+and why, and how many tests passed in all.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from queueops.local_redis import NoServer, find_binary
+from tests import postgres
+
+ROOT = Path(__file__).parent.parent
+REPORTS = ROOT / "var" / "test"
+#: What does not depend on the web site: the part that is run again elsewhere.
+ENGINE = ("tests/queueops", "tests/invariants", "tests/fundamentals")
+#: What writes and reads the database: run again on PostgreSQL.
+RECORD = ("tests/queueops/record",)
+FIRST_OF_6 = (3, 12)  # the first Python for which the requirements take Django 6
+
+
+@dataclass
+class Leg:
+    """One run of pytest."""
+
+    name: str
+    python: str
+    arguments: list[str]  # of pytest
+    before: list[str] = field(default_factory=list)  # a command that runs pytest with something around it
+    env: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    exit_code: int = 0
+
+    def run(self) -> None:
+        """Run it, its output going where ours goes."""
+        REPORTS.mkdir(parents=True, exist_ok=True)
+        report = REPORTS / (re.sub(r"[^a-z0-9]+", "-", self.name.lower()) + ".xml")
+        report.unlink(missing_ok=True)
+        print(f"\n=== {self.name}", flush=True)
+        started = time.monotonic()
+        command = [*self.before, self.python, "-m", "pytest", f"--junitxml={report}", *self.arguments]
+        env = {**os.environ, **self.env}
+        self.exit_code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        self.seconds = time.monotonic() - started
+        self.counts = _counted(report)
+        if self.exit_code == 0 and not self.counts.get("passed"):
+            self.exit_code = 5  # a run that tested nothing is no success
+
+    @property
+    def line(self) -> str:
+        told = ", ".join(f"{number} {what}" for what, number in self.counts.items() if number)
+        verdict = "" if self.exit_code == 0 else f" (pytest ended with {self.exit_code})"
+        return f"  {self.name}: {told or 'no result'} in {self.seconds:.0f} s{verdict}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make test ARGS=…", description=__doc__)
+    _, given = parser.parse_known_args()
+    not_run: list[str] = []
+    legs = [Leg(f"everything, {_line_of(sys.version_info[:2])}", sys.executable, given)]
+    if not given:
+        legs += _engine_legs(not_run)
+    for leg in legs:
+        leg.run()
+    not_run += _missing_tools()
+    _sum_up(legs, not_run)
+    return max(min(leg.exit_code, 1) for leg in legs)
+
+
+def _engine_legs(not_run: list[str]) -> Iterator[Leg]:
+    paths = [path for path in ENGINE if (ROOT / path).exists()]
+    if postgres.find_binaries() is None:
+        not_run.append("the record on PostgreSQL: run 'apt-get install postgresql' as root")
+    else:
+        around = [sys.executable, "-m", "tests.postgres"]
+        yield Leg("record, PostgreSQL", sys.executable, list(RECORD), around)
+    first = find_binary().kind
+    for kind in ("redis", "valkey"):
+        try:
+            binary = find_binary(kind)
+        except NoServer as error:
+            not_run.append(f"the engine on {kind}: {error}")
+            continue
+        if kind != first:
+            yield Leg(f"engine, {kind} {binary.version}", sys.executable, paths, env={"TEST_REDIS": kind})
+    cluster = {"TEST_REDIS": f"{first}-cluster"}
+    yield Leg("engine, one-node Cluster", sys.executable, paths, env=cluster)
+    other = _other_python()
+    if other is None:
+        wanted = "3.11" if sys.version_info >= FIRST_OF_6 else "3.12 or later"
+        not_run.append(f"the engine on the other Django line: no Python {wanted} on PATH or in pyenv")
+        return
+    python, version = other
+    made = subprocess.run([python, "-m", "dashboard.demo.setup", "--dev"], cwd=ROOT, check=False)
+    asked = [python, "-m", "dashboard.demo.setup", "--print-venv"]
+    venv = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    if made.returncode or not venv:
+        not_run.append(f"the engine on the other Django line: no environment could be made for {python}")
+        return
+    yield Leg(f"engine, {_line_of(version)}", str(ROOT / venv / "bin" / "python"), paths)
+
+
+def _line_of(version: tuple[int, ...]) -> str:
+    return f"{'Django 6' if version >= FIRST_OF_6 else 'Django 5.2'} on Python {version[0]}.{version[1]}"
+
+
+def _other_python() -> tuple[str, tuple[int, int]] | None:
+    """Return an interpreter for which the requirements take the other Django, and its version."""
+    wanted = [(3, 11)] if sys.version_info >= FIRST_OF_6 else [(3, minor) for minor in (14, 13, 12)]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in wanted:
+        name = f"python{version[0]}.{version[1]}"
+        in_pyenv = sorted(map(str, pyenv.glob(f"{version[0]}.{version[1]}.*/bin/{name}")))
+        for candidate in filter(None, [shutil.which(name), *in_pyenv]):
+            if _works(candidate, version):
+                return candidate, version
+    return None
+
+
+def _works(python: str, version: tuple[int, int]) -> bool:
+    """Tell whether it runs (a pyenv shim may be of a version not chosen) and can make environments."""
+    program = f"import sys, venv, ssl, sqlite3; sys.exit(sys.version_info[:2] != {version})"
+    try:
+        done = subprocess.run([python, "-c", program], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _missing_tools() -> list[str]:
+    if shutil.which("chromium"):
+        return []
+    return ["the pages in a browser: run 'apt-get install chromium' as root"]
+
+
+def _counted(report: Path) -> dict[str, int]:
+    """Read passed, failed and skipped from pytest's report."""
+    if not report.exists():
+        return {}
+    suite = ElementTree.parse(report).getroot().find("testsuite")
+    assert suite is not None
+    names = ("tests", "failures", "errors", "skipped")
+    total, failures, errors, skipped = (int(suite.get(name, 0)) for name in names)
+    return {"passed": total - failures - errors - skipped, "failed": failures + errors, "skipped": skipped}
+
+
+def _sum_up(legs: list[Leg], not_run: list[str]) -> None:
+    print("\n=== In all", flush=True)
+    for leg in legs:
+        print(leg.line)
+    for what in not_run:
+        print(f"  not run: {what}")
+    totals = {name: sum(leg.counts.get(name, 0) for leg in legs) for name in ("passed", "failed", "skipped")}
+    totals["failed"] += sum(leg.exit_code != 0 and not leg.counts.get("failed") for leg in legs)
+    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
