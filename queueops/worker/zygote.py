@@ -148,7 +148,7 @@ def _run_zygote(control: Control, parent: int, start: Start) -> None:
 def _declared_policy(name: str) -> str | dict[str, Any] | None:
     handler = get_handler(name)
     policy = None if handler is None else handler.policy
-    return json.loads(policy.to_json()) if isinstance(policy, RetryPolicy) else policy  # type: ignore[no-any-return]
+    return json.loads(policy.to_json()) if isinstance(policy, RetryPolicy) else policy
 
 
 def _fork_twice(order: Order, own: Control, control: Control, start: Start) -> int:
