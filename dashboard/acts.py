@@ -29,6 +29,7 @@ RIGHT_OF: dict[str, Right] = {
     "restore": Right.DISCARD_JOB,
     "cancel": Right.DISCARD_JOB,
     "purge": Right.PURGE_JOB,
+    "backfill": Right.EDIT_SCHEDULE,
 }
 
 #: What each list offers, in this order; the first is the one that a row offers.

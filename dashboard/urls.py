@@ -17,6 +17,7 @@ from dashboard.views import (
     probes,
     queue,
     queue_settings,
+    schedules,
     search,
     selections,
     workers,
@@ -31,6 +32,7 @@ _QUEUE, _JOB, _SELECTION = (
     "queues/<queue:queue>/jobs/<job:job_id>/",
     "queues/<queue:queue>/selection/",
 )
+_SCHEDULE = "schedules/<job:key>/"
 _OPERATION = "operations/<word:operation_id>/"
 
 urlpatterns = [
@@ -86,6 +88,19 @@ urlpatterns = [
     path(f"{_OPERATION}resume/", operations.operation_resume, name="operation-resume"),
     path(f"{_OPERATION}cancel/", operations.operation_cancel, name="operation-cancel"),
     path(f"{_OPERATION}undo/", operations.operation_undo, name="operation-undo"),
+    path("schedules/", schedules.schedules, name="schedules"),
+    path("schedules/new", schedules.schedule_new, name="schedule-new"),
+    path("schedules/preview", schedules.schedule_preview, name="schedule-preview"),
+    path(_SCHEDULE, schedules.schedule, name="schedule"),
+    path(f"{_SCHEDULE}edit/", schedules.schedule_edit, name="schedule-edit"),
+    path(f"{_SCHEDULE}delete/", schedules.schedule_delete, name="schedule-delete"),
+    path(f"{_SCHEDULE}pause/form/", schedules.schedule_pause_form, name="schedule-pause-form"),
+    path(f"{_SCHEDULE}pause/", schedules.schedule_pause, name="schedule-pause"),
+    path(f"{_SCHEDULE}resume/", schedules.schedule_resume, name="schedule-resume"),
+    path(f"{_SCHEDULE}run/", schedules.schedule_run, name="schedule-run"),
+    path(f"{_SCHEDULE}skip/", schedules.schedule_skip, name="schedule-skip"),
+    path(f"{_SCHEDULE}unskip/<int:slot_ms>/", schedules.schedule_unskip, name="schedule-unskip"),
+    path(f"{_SCHEDULE}backfill/", schedules.schedule_backfill, name="schedule-backfill"),
     path("activity/", activity.activity, name="activity"),
     path("activity/export/", activity.activity_export, name="activity-export"),
     path("activity/<int:action_id>/undo/", activity.action_undo, name="action-undo"),

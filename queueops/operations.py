@@ -175,6 +175,7 @@ def run_once(*, budget_s: float = 0.5, conn: Connection | None = None) -> int:
     """
     deadline = time.monotonic() + budget_s
     rows = Operation.objects.filter(status__in=[Status.WAITING, Status.RUNNING]).order_by("created_at")
+    rows = rows.exclude(verb="backfill")  # of schedules: the scheduler's
     done = 0
     for operation_id in list(rows.values_list("pk", flat=True)[:100]):
         done += Runner(operation_id, conn=conn).run_guarded(deadline)
