@@ -1,7 +1,7 @@
 --[[
 claim: promote what is due, rescue what ran out, expire, and deliver ready jobs to a child.
 
-Safe to repeat: the same request number gets the same batch, and one below the child's last, a copy
+Safe to repeat: the same request number gets the same batch (an empty one is asked again), and one below the child's last, a copy
 that the network held back, gets nothing. What it finds in a lane that its hash does not call ready is
 repaired, not delivered.
 
@@ -131,7 +131,7 @@ local function backlog()
 end
 
 local last = redis.call('HMGET', child_prefix .. child, 'request', 'batch')
-if last[1] == request and limit > 0 then
+if last[1] == request and last[2] ~= '' and limit > 0 then
   -- A repeat: the reply was lost. The same batch, less what is no longer this child's.
   local i = 0
   for id in string.gmatch(last[2] or '', '%S+') do
