@@ -118,9 +118,7 @@ def install(venv: Path, requirements: str) -> None:
 
 def install_test_packages() -> None:
     """Install what tests need from Debian when this is root there; else say what to install."""
-    missing = {
-        package: loss for command, (package, loss) in TEST_PACKAGES.items() if not shutil.which(command)
-    }
+    missing = {package: loss for sign, (package, loss) in TEST_PACKAGES.items() if not is_there(sign)}
     if not missing:
         return
     if is_root_on_debian():
