@@ -144,3 +144,8 @@ def lease(role: str) -> str:
 def drain(worker: str) -> str:
     """STRING: a person asked this worker to finish and stop; read with each heartbeat."""
     return f"{PREFIX}drain:{worker}"
+
+
+def pace(task: str) -> str:
+    """HASH: the turns of a task with a rate limit of its own."""
+    return f"{PREFIX}pace:{task}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queueops import keys
@@ -65,6 +65,10 @@ class Outcome:
         """An attempt failed and another is left; `error` is JSON, `policy` is `<name>@<version>`."""
         delay_ms = max(0, round(delay_s * 1000))
         return cls("retry", job.id, job.delivery, (delay_ms, cause, cause_text, error, policy, ran_ms))
+
+    def with_spec(self, spec: bytes) -> Outcome:
+        """The same retry with another spec, as when a handler asks for other arguments: a new edition."""
+        return replace(self, arguments=(*self.arguments, spec))
 
     @classmethod
     def snooze(cls, job: Delivery, *, delay_s: float, reason: str = "", unknown: bool = False) -> Outcome:
@@ -374,6 +378,11 @@ class Store:
     def drain(self, worker: str) -> None:
         """Ask a worker to finish what runs and stop; it reads so with its next heartbeat."""
         self.connection.client.set(keys.drain(worker), "1", ex=_DRAIN_KEPT_S)
+
+    def pace(self, task: str, job_id: str, interval_s: float) -> float:
+        """The turn of a job of a task that may start once an interval: seconds until it, 0 for now."""
+        named: dict[str, Any] = {"id": job_id, "interval_us": max(1, round(interval_s * 1e6))}
+        return int(self.connection.run(script("pace"), keys.pace(task), now_ms=self.now_ms, **named)) / 1e6
 
     def take_lease(self, role: str, holder: str, ttl_s: float) -> int:
         """Take or keep the single-runner lease of `role`; its term, or 0 when another holds it."""

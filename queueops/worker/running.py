@@ -70,22 +70,22 @@ class Runner:
             hard or policy.hard_limit_s or handler.hard_limit_s or self._hard_limit_s,
         )
 
-    def _begin(self, task: Task, slot: int) -> tuple[float, float | None]:
-        """Note the start; when it was, and the soft limit in seconds."""
+    def _begin(self, task: Task, slot: int) -> tuple[float, float | None, float]:
+        """Note the start; when it was, and the limits in seconds."""
         soft, hard = self.limits(task)
         delivery = task.delivery
         started = self._board.start(slot, task.queue_index, delivery.id, delivery.delivery, hard)
-        return started, soft
+        return started, soft, hard
 
     def run(self, task: Task, slot: int) -> Outcome:
         """Run a plain handler on this thread. Never raises."""
-        started, soft = self._begin(task, slot)
+        started, soft, hard = self._begin(task, slot)
         handler = task.handler
         try:
             tidy_connections()
             set_current(CurrentJob(task.delivery, self._look))
             if handler.perform is not None:
-                outcome: Outcome = handler.perform(Call(self, task, started))
+                outcome: Outcome = handler.perform(Call(self, task, started, (soft, hard)))
             else:
                 if soft is None:
                     result = handler.function(*task.spec.args, **task.spec.kwargs)
@@ -102,14 +102,14 @@ class Runner:
 
     async def run_async(self, task: Task, slot: int) -> Outcome:
         """Run an async handler on this loop. Never raises."""
-        started, soft = self._begin(task, slot)
+        started, soft, hard = self._begin(task, slot)
         try:
             set_current(CurrentJob(task.delivery, self._look))
             # A thread of its own for the job's ORM calls, made when it makes one.
             async with ThreadSensitiveContext() as context:
                 try:
                     if task.handler.perform is not None:
-                        outcome: Outcome = await task.handler.perform(Call(self, task, started))
+                        outcome: Outcome = await task.handler.perform(Call(self, task, started, (soft, hard)))
                     else:
                         async with asyncio.timeout(soft) as limit:
                             result = await task.handler.function(*task.spec.args, **task.spec.kwargs)
@@ -173,32 +173,22 @@ class Runner:
 class Call:
     """One delivery for a handler that says itself what becomes of its job (handlers.Call)."""
 
-    __slots__ = ("_runner", "_started", "_task")
+    __slots__ = ("_runner", "_started", "_task", "delivery", "limits", "spec")
 
-    def __init__(self, runner: Runner, task: Task, started: float) -> None:
+    def __init__(
+        self, runner: Runner, task: Task, started: float, limits: tuple[float | None, float]
+    ) -> None:
         self._runner = runner
         self._task = task
         self._started = started
-
-    @property
-    def delivery(self) -> Delivery:
-        """The delivery."""
-        return self._task.delivery
-
-    @property
-    def spec(self) -> Spec:
-        """What the job carries."""
-        return self._task.spec
+        self.delivery = task.delivery
+        self.spec = task.spec
+        self.limits: tuple[float | None, float | None] = limits
 
     @property
     def policy(self) -> RetryPolicy:
         """The policy that the job follows."""
         return self._runner.policy(self._task)
-
-    @property
-    def limits(self) -> tuple[float | None, float | None]:
-        """The soft and the hard limit, seconds."""
-        return self._runner.limits(self._task)
 
     def limited(self) -> AbstractContextManager[None]:
         """Let the block, on this thread, run no longer than the soft limit."""
