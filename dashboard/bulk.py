@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dashboard import acts, lists
+from dashboard import acts, lists, queries
 from dashboard.lists import Filter
 from dashboard.visible import one_line
 from queueops import models
@@ -92,12 +92,20 @@ class JobSet:
 
 def words(queue: str, state: str, given: Mapping[str, Any]) -> str:
     """Return a filter as a person reads it: "dead in webhooks, cause 3f2a…"."""
+    if schedule := given.get("schedule"):
+        return one_line(f"slots of schedule {schedule}", 200)
     said = [f"{state or 'jobs'} in {queue or 'every queue'}"]
     for name, label in (("handler", "handler"), ("cause", "cause"), ("tag", "tag"), ("id_prefix", "id from")):
         if value := given.get(name):
-            said.append(f"{label} {CAUSE_TEXTS.get(value, value) if name == 'cause' else value}")
+            said.append(f"{label} {cause_text(value) if name == 'cause' else value}")
     if given.get("operation"):
         said.append("of one operation")
     if ids := given.get("ids"):
         said.append(f"{len(ids):,} by id" if len(ids) > 1 else f"job {ids[0]}")
     return one_line(", ".join(said), 200)
+
+
+def cause_text(cause: str) -> str:
+    """Return what a cause says, where it was seen lately, else its fingerprint."""
+    known = next((each.text for each in queries.last_fleet().causes if each.cause == cause), None)
+    return one_line(known, 90) if known else CAUSE_TEXTS.get(cause, cause)

@@ -136,14 +136,16 @@ def queue_url(queue: str, state: str = "", **filters: str) -> str:
 def redis_away(state: State) -> Iterator[Problem]:
     if state.away:
         why = "nothing starts and nothing comes in until it does"
-        yield Problem("redis_away", "bad", "Redis does not answer", why, reverse("overview"), "")
+        yield Problem("redis_away", "bad", "Redis does not answer", why, reverse("workers"), "See the fleet")
 
 
 @check("database_away")
 def database_away(state: State) -> Iterator[Problem]:
     if state.fleet.database_away:
         why = "jobs run on; what happens is recorded when it is back"
-        yield Problem("database_away", "bad", "The database does not answer", why, reverse("overview"), "")
+        yield Problem(
+            "database_away", "bad", "The database does not answer", why, reverse("readyz"), "Ask it again"
+        )
 
 
 @check("queue_unreadable")
@@ -335,7 +337,9 @@ def mirror_gap(state: State) -> Iterator[Problem]:
 @check("redis_server")
 def redis_server(state: State) -> Iterator[Problem]:
     for warning in state.server_warnings:
-        yield Problem("redis_server", "warn", "Redis", warning, reverse("overview"), "")
+        yield Problem(
+            "redis_server", "warn", "Redis", warning, f"{reverse('workers')}#redis", "See the server"
+        )
 
 
 @check("operation")

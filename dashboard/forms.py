@@ -11,7 +11,7 @@ from django import forms
 
 from queueops.states import LISTED, JobState
 
-_DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|sec|m|min|h|d)?\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)\s*(min|ms|m|sec|s|h|d)?\s*", re.IGNORECASE)
 _UNITS_S = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
 REASON = {"max_length": 500, "required": False, "strip": True}

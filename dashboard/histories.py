@@ -118,7 +118,7 @@ class History:
         steps = [Step("Enqueued", begun)] if begun else []
         first = self._first_start()
         if first is not None:
-            waited = f"after {duration((first - begun).total_seconds())}" if begun else ""
+            waited = f"after {duration(max(0.0, (first - begun).total_seconds()))}" if begun else ""
             steps.append(Step("First attempt", first, waited))
         if job.requeues:
             times = f"{job.requeues} times" if job.requeues > 1 else "once"
@@ -294,15 +294,25 @@ def _policy(history: History) -> RetryPolicy | None:
 
 def events_of(history: History) -> list[dict[str, Any]]:
     """Return the timeline, newest first: when, which move, by whom, and what else it says."""
-    hidden = {"error", "spec", "result", "cause_text"}
-    return [
-        {
-            "event": each,
-            "notes": {
-                name: value
-                for name, value in (each.details or {}).items()
-                if name not in hidden and value not in ("", None)
-            },
-        }
-        for each in history.events
-    ]
+    secrets = payloads.secrets_of(history.job)
+    return [{"event": each, "notes": _notes(each.details or {}, secrets)} for each in history.events]
+
+
+def _notes(details: dict[str, Any], secrets: frozenset[str]) -> list[str]:
+    """Return what a person wants to know of an event beside its move, in words."""
+    found = []
+    if (ran := details.get("ran_ms")) not in (None, ""):
+        found.append(f"ran {duration(_number(ran) / 1000)}")
+    if (wait := details.get("delay_ms")) not in (None, ""):
+        found.append(f"next in {duration(_number(wait) / 1000)}")
+    for name, label in (("reason", ""), ("why", ""), ("policy", "policy "), ("edition", "edition ")):
+        if value := details.get(name):
+            found.append(label + payloads.redacted(str(value), secrets))
+    return found
+
+
+def _number(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return 0.0

@@ -98,16 +98,29 @@ class _Cut:
 
 
 def summary(job: Job, limit: int = 90) -> str:
-    """Return the arguments as one masked line: the first thing that tells two jobs apart."""
+    """Return the arguments as one masked line: what tells two jobs apart, not how they are written.
+
+    Named values first; what is nested without its names, since those are the same in every row; of a URL its host.
+    """
     args, _ = mask(job.args, also_secret())
     kwargs, _ = mask(job.kwargs, also_secret())
-    parts = [_short(each) for each in args[:6]]
-    parts += [f"{name}={_short(each)}" for name, each in list(kwargs.items())[:8]]
-    return one_line(", ".join(parts), limit)
+    parts: list[str] = []
+    for name, each in list(kwargs.items())[:8]:
+        if isinstance(each, Mapping):
+            parts += [
+                _short(inner) for inner in list(each.values())[:4] if not isinstance(inner, (Mapping, list))
+            ]
+        else:
+            parts.append(f"{name}={_short(each)}")
+    where = [_short(each) for each in args[:6]]
+    line = " · ".join(part for part in parts if part and MASK not in part)
+    return one_line(" → ".join(filter(None, [line, " · ".join(where)])), limit)
 
 
 def _short(value: Any) -> str:
     if isinstance(value, str):
+        if value.startswith(("https://", "http://")) and len(value) < 2_000:
+            return value.split("/", 3)[2]
         return value[:200] or '""'
     if isinstance(value, Mapping):
         inner = ", ".join(f"{key}: {_short(each)}" for key, each in list(value.items())[:6])
@@ -136,6 +149,11 @@ def clean_error(error: Mapping[str, Any] | None, secrets: frozenset[str]) -> dic
     told["error"] = told["error"] or str(given.get("class") or "")
     longest = {"traceback": 20_000, "message": 4_000}
     return {name: folded(redact(text, secrets), longest.get(name, 400))[0] for name, text in told.items()}
+
+
+def redacted(text: str, secrets: frozenset[str]) -> str:
+    """Return one line of text from outside without these secrets."""
+    return one_line(redact(text, secrets), 200)
 
 
 def command_for(job: Job, *, reveal: bool = False) -> str:

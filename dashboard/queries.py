@@ -105,6 +105,11 @@ def snapshot(max_age_s: float = 1.0) -> Snapshot:
         _asking.release()
 
 
+def last_fleet() -> Fleet:
+    """Return what was last known of the fleet."""
+    return _last.fleet
+
+
 def _is_fresh(max_age_s: float) -> bool:
     if _last.away:
         return time.monotonic() - _asked < ASK_AGAIN_S

@@ -117,7 +117,13 @@ def ago(at: datetime, now: datetime) -> str:
     seconds = (now - at).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+    return f"{rounded(seconds)} ago" if seconds > 0 else f"in {rounded(-seconds)}"
+
+
+def rounded(seconds: float) -> str:
+    """Return a duration in its largest unit: how long ago is read at a glance."""
+    text = duration(seconds)
+    return " ".join(text.split()[:2])
 
 
 @register.simple_tag

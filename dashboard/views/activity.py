@@ -50,7 +50,7 @@ def activity(request: HttpRequest) -> HttpResponse:
     rows = list(found.order_by("-at", "-id")[: PAGE_SIZE + 1])
     more, rows = len(rows) > PAGE_SIZE, rows[:PAGE_SIZE]
     context = {
-        "rows": [shown(row) for row in rows],
+        "rows": [{**shown(row), "can_undo": can_undo(row) and may_undo(request, row)} for row in rows],
         "wanted": wanted,
         "before": before,
         "query": urlencode({name: value for name, value in wanted.items() if value}),
@@ -101,7 +101,6 @@ def shown(row: models.OperatorAction) -> dict[str, Any]:
         "answers": [acts.why(word) for word in (after.get("answers") or {}) if word != "ok"],
         "changes": _changes(before, after),
         "difference": _difference(before, after),
-        "can_undo": can_undo(row),
     }
 
 
@@ -119,13 +118,21 @@ def _of(row: models.OperatorAction, given: dict[str, Any]) -> str:
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return what changed of settings: "rate_per_s: none to 5"."""
-    hidden = {"spec", "answers", "answer", "states", "state", "status"}
+    hidden = {"spec", "answers", "answer", "states", "state", "status", "paused", "paused_reason"}
     found = []
     for name in after:
         if name not in hidden and name in before and before[name] != after[name]:
-            old, new = ("none" if value in (None, "") else value for value in (before[name], after[name]))
+            old, new = (_value(value) for value in (before[name], after[name]))
             found.append(f"{name.replace('_', ' ')}: {old} to {new}")
     return found
+
+
+def _value(value: Any) -> str:
+    """Return a setting as a person reads it; an instant to the second."""
+    if value in (None, ""):
+        return "none"
+    at = parse_datetime(value) if isinstance(value, str) and len(value) >= 16 else None
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else str(value)
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> list[edits.Line]:
@@ -156,6 +163,16 @@ def can_undo(row: models.OperatorAction) -> bool:
     return recent and row.count > 0 and row.verb in {"discard", "pause"}
 
 
+def may_undo(request: HttpRequest, row: models.OperatorAction) -> bool:
+    """Tell whether the viewer has the rights that taking this back asks for."""
+    if row.verb == "pause":
+        return may(request.user, Right.PAUSE_QUEUE)
+    is_bulk = bool(row.operation)
+    return may(request.user, acts.RIGHT_OF["restore"]) and (
+        not is_bulk or may(request.user, Right.RUN_OPERATION)
+    )
+
+
 @require_safe
 @needs(Right.VIEW_JOB)
 def activity_export(request: HttpRequest) -> HttpResponseBase:
@@ -181,14 +198,12 @@ def action_undo(request: HttpRequest, action_id: int) -> HttpResponse:
     row = get_object_or_404(models.OperatorAction, pk=action_id)
     if not can_undo(row):
         raise Http404("this can't be taken back")
+    if not may_undo(request, row):
+        raise PermissionDenied("undo")
     if row.verb == "pause":
         return _resume(request, row)
-    if not may(request.user, acts.RIGHT_OF["restore"]):
-        raise PermissionDenied(acts.RIGHT_OF["restore"])
     back = reverse("activity")
     if row.operation:
-        if not may(request.user, Right.RUN_OPERATION):
-            raise PermissionDenied(Right.RUN_OPERATION)
         new = operations.start(
             "restore",
             Selection(queue=row.queue, state=JobState.DISCARDED.value, operation=row.operation),
@@ -207,8 +222,6 @@ def action_undo(request: HttpRequest, action_id: int) -> HttpResponse:
 
 
 def _resume(request: HttpRequest, row: models.OperatorAction) -> HttpResponse:
-    if not may(request.user, Right.PAUSE_QUEUE):
-        raise PermissionDenied(Right.PAUSE_QUEUE)
     queue = models.Queue.objects.filter(pk=row.queue).first()
     if queue is None or not queue.paused:
         return answered(request, f"{row.queue} is not paused", good=False, back=reverse("activity"))

@@ -15,5 +15,5 @@ def search(request: HttpRequest) -> HttpResponse:
     """Show what matches `q`."""
     text = request.GET.get("q", "").strip().replace("\0", "")[:300]
     found = searches.search(text) if text else None
-    context = {"text": text, "found": found, "now": found.now if found else None}
+    context = {"text": text, "search_text": text, "found": found, "now": found.now if found else None}
     return render_page(request, "dashboard/search.html", "search-results", context)

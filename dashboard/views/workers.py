@@ -58,6 +58,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {"workers": [], "trouble": "", "limit_s": config().fetch_limit_s}
     try:
         context["workers"] = read()
+        context["redis"] = Inspector().server()
     except QueueOpsError as error:
         context["trouble"] = str(error)
     context["may_drain"] = may(request.user, Right.PAUSE_QUEUE)

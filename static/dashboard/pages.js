@@ -31,11 +31,8 @@
   const span = (seconds) => {
     if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
     const whole = Math.round(seconds);
-    for (const [size, unit, less, lesser] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {
-      if (whole >= size) {
-        const rest = Math.floor((whole % size) / less);
-        return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${lesser}` : ""}`;
-      }
+    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+      if (whole >= size) return `${Math.floor(whole / size)} ${unit}`;
     }
     return `${whole} s`;
   };

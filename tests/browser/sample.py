@@ -5,6 +5,7 @@ Jobs go through the engine and the record through the mirror, so that every page
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from django.utils import timezone
 from queueops import keys, models, operations, publishing
 from queueops.causes import Failure
 from queueops.inspector import Inspector
-from queueops.job import NewJob
+from queueops.job import Delivery, NewJob, new_job_id
 from queueops.mirror import catch_up
 from queueops.operations import Plan, Selection
 from queueops.payload import encode_spec
@@ -24,6 +25,7 @@ from queueops.states import Lane
 from queueops.store import Outcome, Store
 
 _RANDOM = random.Random(7)
+_REQUESTS = itertools.count(1)
 
 TRACE = """Traceback (most recent call last):
   File "shop/hooks.py", line 88, in deliver
@@ -66,9 +68,10 @@ class Sample:
         self.now_ms = Inspector(self.store.connection).now_ms()
         for queue in ("webhooks", "mail", "billing", "crm-sync", "reports"):
             self.store.register(queue)
+        self._policies()
+        self._dead(64 * scale)
         self._history()
         self._delayed(180 * scale)
-        self._dead(64 * scale)
         self._running()
         self._ready(31)
         self._discarded(9)
@@ -76,6 +79,14 @@ class Sample:
             catch_up(self.store, queue)
         self._people()
         return self
+
+    def _policies(self) -> None:
+        policy = models.RetryPolicy(name="external-api", delays_s=[5, 30, 300, 3_600], jitter_ratio=0.1)
+        for ratio in (0.1, 0.15, 0.2):  # the third version is the one in force
+            policy.jitter_ratio = ratio
+            publishing.save_policy(
+                policy, actor="user:1", actor_name="dana", reason="spread the retries more"
+            )
 
     # -- jobs -----------------------------------------------------------------------------------------
 
@@ -85,6 +96,7 @@ class Sample:
             "webhook.deliver",
             ["https://api.partner.example/hooks"],
             {"json": {"event": event, "order": 77_000 + i, "customer": f"c{_RANDOM.randrange(9000)}"}, "headers": {"Authorization": "Bearer s3cr3t-token"}},
+            policy="external-api",
             tags={"customer": str(8_800 + i % 50)},
         )  # fmt: skip
 
@@ -93,8 +105,6 @@ class Sample:
     ) -> list[str]:
         jobs = []
         for i, spec in enumerate(specs):
-            from queueops.job import new_job_id
-
             run_at = f"+{delays_ms[i]}" if delays_ms else None
             jobs.append(NewJob(new_job_id(), spec, run_at_ms=run_at, lane=lane))
         self.store.enqueue(queue, jobs, actor="sample")
@@ -103,9 +113,9 @@ class Sample:
     def _child(self, queue: str, worker: str = WORKERS[0], n: int = 1) -> tuple[str, int]:
         child = f"{worker}/{n}"
         self.store.renew(queue, [child])
-        return child, _RANDOM.randrange(1, 2**40)
+        return child, next(_REQUESTS)
 
-    def _take(self, queue: str, limit: int, *, worker: str = WORKERS[0]) -> tuple[str, list]:
+    def _take(self, queue: str, limit: int, *, worker: str = WORKERS[0]) -> tuple[str, list[Delivery]]:
         child, request = self._child(queue, worker)
         return child, self.store.claim(queue, child, request=request, limit=min(100, limit)).jobs
 
@@ -153,7 +163,7 @@ class Sample:
                 pipe.expire(keys.stats(queue, minute - ago), 90_000)
         pipe.execute()
 
-    def _retry(self, job, which: int, delay_ms: int) -> Outcome:
+    def _retry(self, job: Delivery, which: int, delay_ms: int, ran_ms: int = 412) -> Outcome:
         failure = FAILURES[which]
         return Outcome.retry(
             job,
@@ -162,7 +172,7 @@ class Sample:
             cause_text=failure.cause_text,
             error=failure.to_json(),
             policy="external-api@3",
-            ran_ms=_RANDOM.randrange(300, 10_000),
+            ran_ms=ran_ms,
         )
 
     def _delayed(self, count: int) -> None:
@@ -185,33 +195,48 @@ class Sample:
         )
 
     def _dead(self, count: int) -> None:
-        """Let jobs fail five times, each attempt on another worker, until they are dead."""
-        self._put("webhooks", [self._hook(i) for i in range(count)])
-        child, jobs = self._take("webhooks", count)
-        for attempt in range(1, 5):
-            which = 1 if attempt < 4 else 0
-            self.store.settle("webhooks", child, [self._retry(job, which, 1) for job in jobs])
-            later = Store(self.store.connection, now_ms=f"+{attempt * 40_000}")
-            name = f"{WORKERS[attempt % 2]}/{attempt}"
-            later.renew("webhooks", [name])
-            jobs = later.claim("webhooks", name, request=_RANDOM.randrange(1, 2**40), limit=100).jobs
-            child = name
-            self._settler = later
-        bury = []
-        for i, job in enumerate(jobs):
-            failure = FAILURES[0] if i % 8 else FAILURES[2 + i % 2]
-            bury.append(
-                Outcome.bury(
-                    job,
-                    cause=failure.cause,
-                    cause_text=failure.cause_text,
-                    error=failure.to_json(),
-                    policy="external-api@3",
-                    ran_ms=10_004,
+        """Let jobs fail five times over the last hour, each attempt on another worker, until they are dead."""
+        share = max(1, count // 4)
+        for ago_s in (5_900, 4_700, 4_100, 3_960):
+            self._lives(share, ago_s)
+        for n in range(1, 6):
+            for worker in WORKERS:
+                self.store.renew("webhooks", [f"{worker}/{n}"])
+
+    def _lives(self, count: int, ago_s: float) -> None:
+        at_ms = -round(ago_s * 1000)
+        store = Store(self.store.connection, now_ms=str(at_ms))
+        specs = [self._hook(i) for i in range(count)]
+        store.enqueue("webhooks", [NewJob(new_job_id(), spec) for spec in specs], actor="sample")
+        for attempt, wait_s in enumerate((5.6, 27.1, 301, 3_540, 0), 1):
+            child = f"{WORKERS[attempt % 2]}/{attempt}"
+            store = Store(self.store.connection, now_ms=str(at_ms + 9))
+            store.renew("webhooks", [child])
+            jobs = store.claim("webhooks", child, request=next(_REQUESTS), limit=count).jobs
+            ran_ms = 10_004 if attempt > 3 else _RANDOM.randrange(300, 700)
+            store = Store(self.store.connection, now_ms=str(at_ms + 9 + ran_ms))
+            if wait_s:
+                which = 1 if attempt < 4 else 0
+                store.settle(
+                    "webhooks", child, [self._retry(job, which, round(wait_s * 1000), ran_ms) for job in jobs]
                 )
-            )
-        self._settler.settle("webhooks", child, bury)
-        self.ids["dead"] = jobs[1].id
+                at_ms += 9 + ran_ms + round(wait_s * 1000)
+                continue
+            bury = []
+            for i, job in enumerate(jobs):
+                failure = FAILURES[0] if i % 8 else FAILURES[2 + (i // 8) % 2]
+                bury.append(
+                    Outcome.bury(
+                        job,
+                        cause=failure.cause,
+                        cause_text=failure.cause_text,
+                        error=failure.to_json(),
+                        policy="external-api@3",
+                        ran_ms=ran_ms,
+                    )
+                )
+            store.settle("webhooks", child, bury)
+            self.ids["dead"] = jobs[1].id
         self.ids["cause"] = FAILURES[0].cause
 
     def _running(self) -> None:
@@ -278,7 +303,6 @@ class Sample:
             **who,
         )
         operations.Runner(done.pk).run_guarded(float("inf"))
-        self.store.requeue("webhooks", [self.ids["dead"]], actor=who["actor"], reason="") if False else None
         models.OperatorAction.objects.create(
             verb="reveal",
             queue="webhooks",
