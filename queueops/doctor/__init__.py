@@ -1,7 +1,7 @@
 """The doctor: every rule about where a job is, held against the live store; and the mending of what broke.
 
 This is the one place that scans the keyspace. What it says of a job was true at one instant, since
-one script looked (lua/examine.lua); counts that can't be read at one instant are read twice.
+one script looked (lua/examine.lua); a count that can't be is told only when nothing moved meanwhile.
 """
 
 from __future__ import annotations
