@@ -140,6 +140,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "dashboard.htmx.LoginRedirectMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "dashboard.standing_in.StandInMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "dashboard.trouble.TroubleMiddleware",

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import django
 from django.core.exceptions import ImproperlyConfigured
+from redis.exceptions import RedisError
 
 try:
     from dashboard import settings as site
@@ -21,7 +22,8 @@ except ImproperlyConfigured as error:
 
 from dashboard.demo import prepare
 from dashboard.demo.supervise import Child, Ended, RedisChild, Supervisor
-from queueops.connection import masked
+from queueops.connection import Connection, masked
+from queueops.errors import QueueOpsError
 from queueops.local_redis import LocalServer, NoServer, find_binary, free_port
 
 PORT = 8000  # when it is free and no other was asked for
@@ -123,7 +125,14 @@ def _run(supervisor: Supervisor, options: argparse.Namespace, lock: IO[str]) -> 
 def _start_redis(supervisor: Supervisor) -> str:
     """Return the URL of the Redis to use; start one unless REDIS_URL names it."""
     if site.GIVEN_REDIS_URL:
-        say(f"Redis: {masked(site.GIVEN_REDIS_URL)}, from REDIS_URL")
+        shown = masked(site.GIVEN_REDIS_URL)
+        try:
+            version = Connection(site.GIVEN_REDIS_URL).major
+        except RedisError as error:
+            raise NoServer(f"no Redis at {shown}: {error}. Start it, or unset REDIS_URL") from error
+        except QueueOpsError as error:
+            raise NoServer(str(error)) from error
+        say(f"Redis: {shown}, from REDIS_URL, version {version}")
         return site.GIVEN_REDIS_URL
     binary = find_binary()
     server = LocalServer(site.VAR_DIR / binary.data_name, binary=binary)

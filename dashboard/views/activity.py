@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404
@@ -47,7 +48,12 @@ def activity(request: HttpRequest) -> HttpResponse:
         if seen is None or not pk.isdigit():
             raise Http404("no such page")
         found = found.filter(Q(at__lt=seen) | Q(pk__lt=int(pk)), at__lte=seen)
-    rows = list(found.order_by("-at", "-id")[: PAGE_SIZE + 1])
+    trouble, verbs, people = "", [], []
+    try:
+        rows = list(found.order_by("-at", "-id")[: PAGE_SIZE + 1])
+        verbs, people = _distinct("verb"), _people()
+    except DatabaseError as error:
+        rows, trouble = [], type(error).__name__
     more, rows = len(rows) > PAGE_SIZE, rows[:PAGE_SIZE]
     context = {
         "rows": [{**shown(row), "can_undo": can_undo(row) and may_undo(request, row)} for row in rows],
@@ -55,8 +61,9 @@ def activity(request: HttpRequest) -> HttpResponse:
         "before": before,
         "query": urlencode({name: value for name, value in wanted.items() if value}),
         "next": f"{rows[-1].at.isoformat()}~{rows[-1].pk}" if more else "",
-        "verbs": _distinct("verb"),
-        "people": _people(),
+        "verbs": verbs,
+        "people": people,
+        "trouble": trouble,
         "now": timezone.now(),
         "here": request.get_full_path(),
     }

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -41,7 +42,11 @@ def operations_list(request: HttpRequest) -> HttpResponse:
         if created is None:
             raise Http404("no such page")
         found = found.filter(Q(created_at__lt=created) | Q(pk__lt=pk), created_at__lte=created)
-    rows = list(found[: PAGE_SIZE + 1])
+    trouble = ""
+    try:
+        rows = list(found[: PAGE_SIZE + 1])
+    except DatabaseError as error:
+        rows, trouble = [], type(error).__name__
     more, rows = len(rows) > PAGE_SIZE, rows[:PAGE_SIZE]
     context = {
         "rows": [shown(row) for row in rows],
@@ -49,6 +54,7 @@ def operations_list(request: HttpRequest) -> HttpResponse:
         "before": before,
         "any_open": any(row.status in OPEN for row in rows),
         "here": request.get_full_path(),
+        "trouble": trouble,
     }
     return render_page(request, "dashboard/operations.html", "operation-list", context)
 
