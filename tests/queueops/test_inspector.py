@@ -553,6 +553,11 @@ def test_a_key_of_a_wrong_type_is_said_and_the_rest_is_shown(store: Store, redis
 
 # -- what it costs -------------------------------------------------------------------------------
 
+
+def page_of(state: JobState) -> Callable[[Inspector], object]:
+    return lambda inspector: inspector.page(QUEUE, state, limit=20)
+
+
 READS: dict[str, Callable[[Inspector], object]] = {
     "overview": lambda i: i.overview(),
     "counts": lambda i: i.counts(QUEUE),
@@ -562,7 +567,7 @@ READS: dict[str, Callable[[Inspector], object]] = {
     "workers": lambda i: i.workers(),
     "find": lambda i: i.find("j-000"),
     "totals": lambda i: i.totals(),
-    **{state.value: lambda i, state=state: i.page(QUEUE, state, limit=20) for state in LISTED},
+    **{state.value: page_of(state) for state in LISTED},
 }
 
 
@@ -571,7 +576,7 @@ def trace(redis: Redis, ask: Callable[[], object]) -> list[str]:
     with redis.monitor() as monitor:
         ask()
         redis.echo("the end")
-        commands = []
+        commands: list[str] = []
         for seen in monitor.listen():
             if "the end" in seen["command"]:
                 return commands

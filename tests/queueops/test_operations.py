@@ -15,7 +15,7 @@ from queueops.inspector import Inspector
 from queueops.models import Operation, OperatorAction
 from queueops.operations import Plan, Runner, Selection
 from queueops.payload import encode_spec
-from queueops.states import JobState
+from queueops.states import JobState, Lane
 from queueops.store import Store
 from tests import factories as f
 from tests.factories import PERSON, QUEUE, Child, Clock, Redis
@@ -186,7 +186,7 @@ def test_run_now_of_ready_jobs_ends_though_they_stay_ready(store: Store, redis: 
     operation = run("run_now", state="ready")
 
     assert (operation.total, operation.done, operation.results) == (250, 250, {"ok": 250})
-    assert len(f.ids_in_lane(redis, f.Lane.FIRST)) == 250
+    assert len(f.ids_in_lane(redis, Lane.FIRST)) == 250
 
 
 def test_reschedule_moves_each_job_once_and_spreads(store: Store, redis: Redis) -> None:
