@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Min, Q
+from django.db.models.functions import Coalesce, Greatest
 
 from queueops.cron import slot_jitter_s
 from queueops.inspector import Inspector
@@ -122,11 +123,12 @@ def _go_forward(schedule_id: int, decision: Decision) -> None:
 
 def _move_on(entry: Entry) -> None:
     last_at = from_ms(entry.last_ms)
-    schedule = Schedule.objects.filter(pk=entry.schedule_id)
-    schedule.filter(Q(last_slot_at__isnull=True) | Q(last_slot_at__lt=last_at)).update(last_slot_at=last_at)
     recorded = max((decision.number for decision in entry.decisions), default=0)
-    schedule.filter(recorded__lt=recorded).update(recorded=recorded)
-    schedule.update(next_slot_at=None if entry.next_ms is None else from_ms(entry.next_ms))
+    Schedule.objects.filter(pk=entry.schedule_id).update(
+        last_slot_at=Greatest(Coalesce("last_slot_at", last_at), last_at),
+        recorded=Greatest("recorded", recorded),
+        next_slot_at=None if entry.next_ms is None else from_ms(entry.next_ms),
+    )
 
 
 # -- what became of the jobs -------------------------------------------------------------------------

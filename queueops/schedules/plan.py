@@ -53,6 +53,15 @@ def plan(definition: Definition, last_ms: int, now_ms: int) -> list[Slot]:
     return shortened(sorted(decided, key=lambda slot: slot.at_ms), is_whole=len(slots) < MAX_COUNTED)
 
 
+def on_time(definition: Definition, slot_ms: int) -> Slot:
+    """Return what is done with a slot right at its time: fire it, put off by its jitter."""
+    jitter_ms = definition.jitter_ms(slot_ms)
+    run_at = str(slot_ms + jitter_ms) if jitter_ms else ""
+    return Slot(
+        slot_ms, Action.FIRE, definition.job_id(slot_ms), run_at=run_at, spec=definition.spec(slot_ms)
+    )
+
+
 def settled_as(slots: Iterable[int], action: Action, reason: str) -> list[Slot]:
     """Return these slots, oldest first, all skipped or missed for one reason."""
     listed = [Slot(slot, action, reason=reason) for slot in slots]

@@ -41,6 +41,8 @@ SWEEP_S, FOLLOW_S, PRUNE_S = 30.0, 2.0, 60.0
 WAITING_S = 0.2
 #: A schedule that failed alone is tried again after this.
 RETRY_MS = 15_000
+#: So shortly before a slot nothing else is begun. Ms.
+NEAR_MS = 50
 #: Schedules asked about in one round trip.
 ASK_BATCH = 200
 _ODD = (QueueOpsError, ValueError, TypeError, ArithmeticError, LookupError)
@@ -69,21 +71,47 @@ class Scheduler:
         )  # monotonic seconds
         self._clock = (0, 0.0)  # the server's µs, and this process's monotonic seconds then
         self._away: dict[str, bool] = {}
+        #: In `run` the books are kept by a thread of its own: a slow database must not delay a slot.
+        self._books: threading.Thread | None = None
+        self._has_news = threading.Event()
+        self._lock = threading.Lock()  # over `_left`
         self._is_synced = False
 
     # -- waiting --------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> None:
         """Settle slots at their time until `stop` is set. Outlives Redis and the database."""
+        self._books = threading.Thread(target=self._keep_books, args=(stop,), name="ledger", daemon=True)
+        self._books.start()
         try:
             while not stop.is_set():
                 self.run_guarded()
                 stop.wait(self.wait_s())
+            self._has_news.set()
+            self._books.join(2.0)
             if self.uses_lease and self.is_leader:
                 try:
                     self.store.give_lease(ROLE, self.name)
                 except QueueOpsError:
                     log.debug("the lease of the schedules runs out by itself")
+        finally:
+            connections.close_all()
+
+    def _keep_books(self, stop: threading.Event) -> None:
+        """Write down what was decided, and follow the jobs, until `stop` is set."""
+        try:
+            while not stop.is_set():
+                self._has_news.wait(FOLLOW_S)
+                self._has_news.clear()
+                close_old_connections()
+                try:
+                    self._guard_database(self._record)
+                    if self.is_leader and self._clock[1]:
+                        self._guard_database(self._keep_house)
+                except Exception:
+                    log.exception("the ledger of the schedules could not be kept")
+                    stop.wait(TICK_S)
+            self._guard_database(self._record)
         finally:
             connections.close_all()
 
@@ -137,14 +165,27 @@ class Scheduler:
         """
         now_ms = self.now_ms()
         settled = self._settle(now_ms)
+        if refresh is None:
+            self._clear_the_way(now_ms)
         if self._is_time("tick", TICK_S) and self.uses_lease:
             self.is_leader = bool(self.store.take_lease(ROLE, self.name, LEASE_S))
         is_time = self._is_time("refresh", TICK_S if self.is_leader else STANDBY_REFRESH_S, refresh)
         if is_time and self._guard_database(lambda: self._refresh(now_ms)):
             settled += self._settle(self.now_ms())
-            if self.is_leader:
-                self._guard_database(lambda: self._keep_house(now_ms, refresh))
+            if self.is_leader and (self._is_time("sweep", SWEEP_S) or refresh):
+                self._ask([each for each in self._watched.values() if each.retry_ms <= now_ms], now_ms)
+            if self._books is None and self.is_leader:
+                self._guard_database(lambda: self._keep_house(is_now=True))
         return settled
+
+    def _clear_the_way(self, now_ms: int) -> None:
+        """Put off what can wait until after a slot that is near."""
+        due = [at for each in self._watched.values() if (at := each.due_ms()) is not None and at > now_ms]
+        left_ms = min(due, default=now_ms + NEAR_MS) - now_ms
+        if left_ms < NEAR_MS:
+            after = time.monotonic() + (left_ms + NEAR_MS / 5) / 1000
+            for what in ("tick", "refresh"):
+                self._at[what] = max(self._at[what], after)
 
     def _is_time(self, what: str, every_s: float, overruled: bool | None = None) -> bool:
         now = time.monotonic()
@@ -166,7 +207,7 @@ class Scheduler:
                 if went_on and len(slots) > FIRE_BATCH
             ]
         self._at["poll"] = time.monotonic() + WAITING_S
-        self._guard_database(self._record)
+        self._write_down()
         self._guard_database(lambda: self._resume_due(now_ms))
         return settled
 
@@ -205,7 +246,8 @@ class Scheduler:
             entry = ledger.Entry(
                 each.row.pk, each.definition.queue, each.row.version, decisions, each.last_ms, each.next_ms
             )
-            self._left[each.row.pk] = (each, entry)
+            with self._lock:
+                self._left[each.row.pk] = (each, entry)
 
     def _guarded_lose(self, each: Watched, now_ms: int) -> Fired | Exception:
         log.error("schedule %s: Redis lost its state; its due slots are not fired", each.definition.key)
@@ -219,8 +261,15 @@ class Scheduler:
         each.retry_ms = now_ms + RETRY_MS
         self._guard_database(lambda: self._call_bad(each.row, str(error)))
 
+    def _write_down(self) -> None:
+        if self._books is None:
+            self._guard_database(self._record)
+        elif self._left:
+            self._has_news.set()
+
     def _record(self) -> None:
-        left, self._left = list(self._left.values()), {}  # what can't be written stays in Redis
+        with self._lock:
+            left, self._left = list(self._left.values()), {}  # what can't be written stays in Redis
         ledger.record(entry for _, entry in left)
         for each, entry in left:
             each.recorded = max([each.recorded, *(decision.number for decision in entry.decisions)])
@@ -290,7 +339,7 @@ class Scheduler:
         """Ask what Redis says of schedules: slots that wait, lines that nobody wrote down, a lost store."""
         for start in range(0, len(watched), ASK_BATCH):
             self._fire([(each, []) for each in watched[start : start + ASK_BATCH]], now_ms)
-        self._record()
+        self._write_down()
 
     def _error_of(self, row: Row) -> str:
         """Why this row can't be followed here; '' when it can. Looked at again when it changes, or later."""
@@ -330,10 +379,12 @@ class Scheduler:
                 "schedule %s was deleted, and its key could not be retired: %s", each.definition.key, error
             )
 
-    def _keep_house(self, now_ms: int, overruled: bool | None) -> None:
-        if self._is_time("sweep", SWEEP_S) or overruled:
-            self._ask([each for each in self._watched.values() if each.retry_ms <= now_ms], now_ms)
-        if self._is_time("follow", FOLLOW_S) or overruled:
+    def _keep_house(self, *, is_now: bool = False) -> None:
+        server_us, then = self._clock
+        # A clock that stands still in a test stands still here too.
+        passed_ms = 0 if is_now else round((time.monotonic() - then) * 1000)
+        now_ms = server_us // 1000 + passed_ms
+        if self._is_time("follow", FOLLOW_S) or is_now:
             ledger.follow(now_ms, inspector=Inspector(self.store.connection, now_ms=self.store.now_ms))
         backfill.run_once(now_ms)
         if self._is_time("prune", PRUNE_S):

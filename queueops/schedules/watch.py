@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from queueops.schedules.definition import Definition
-from queueops.schedules.plan import plan
+from queueops.schedules.plan import is_on_time, on_time, plan
 from queueops.schedules.rows import Row
 from queueops.slots import Action, Decision, FireCall, Fired, Slot
 
@@ -25,6 +25,10 @@ class Watched:
     last_ms: int
     recorded: int
     next_ms: int | None = None
+    #: The slot after the next one.
+    after_ms: int | None = None
+    #: The next slot, made ready beforehand: at its time nothing is left to do but to send it.
+    prepared: Slot | None = None
     waiting: tuple[int, ...] = ()
     #: Not looked at before this, after an error of its own.
     retry_ms: int = 0
@@ -34,6 +38,7 @@ class Watched:
     by_hand: tuple[str, ...] = ()
     #: Slots that a person skipped beforehand, and why.
     skips: Mapping[int, str] = field(default_factory=dict)
+    _coming: Iterator[int] = field(default_factory=lambda: iter(()), repr=False)
 
     @classmethod
     def of(cls, row: Row, before: Watched | None = None) -> Watched:
@@ -43,8 +48,20 @@ class Watched:
         if before is not None:
             last_ms, recorded = max(last_ms, before.last_ms), max(recorded, before.recorded)
         found = cls(row, definition, last_ms, recorded, waiting=before.waiting if before else ())
-        found.next_ms = next(definition.slots_after(last_ms), None)
+        found._look_ahead()
         return found
+
+    def _look_ahead(self) -> None:
+        """Find the next slot after `last_ms`, and make it ready."""
+        if self.after_ms is None or self.next_ms is None or self.after_ms <= self.last_ms:
+            self._coming = self.definition.slots_after(self.last_ms)
+            self.after_ms = next(self._coming, None)
+        if self.next_ms is None or self.next_ms <= self.last_ms:
+            self.next_ms, self.after_ms = self.after_ms, next(self._coming, None)
+        is_plain = self.next_ms is not None and not self.definition.paused
+        self.prepared = (
+            on_time(self.definition, self.next_ms) if is_plain and self.next_ms is not None else None
+        )
 
     def due_ms(self) -> int | None:
         """When something is to be done, or None."""
@@ -70,6 +87,9 @@ class Watched:
         ]
         if self.next_ms is None or self.next_ms > now_ms:
             return found
+        is_alone = self.after_ms is None or self.after_ms > now_ms
+        if self.prepared and is_alone and is_on_time(self.next_ms, now_ms) and self.next_ms not in self.skips:
+            return [*found, self.prepared]
         for slot in plan(self.definition, self.last_ms, now_ms):
             if slot.action not in {Action.FIRE, Action.CATCH_UP}:
                 found.append(slot)
@@ -97,9 +117,9 @@ class Watched:
     def take(self, answer: Fired) -> None:
         """Go on from what Redis says."""
         self.waiting = answer.waiting
-        if answer.last_ms > self.last_ms or self.next_ms is None:
-            self.last_ms = max(self.last_ms, answer.last_ms)
-            self.next_ms = next(self.definition.slots_after(self.last_ms), None)
+        if answer.last_ms > self.last_ms:
+            self.last_ms = answer.last_ms
+            self._look_ahead()
 
     def refused(self, version: int, now_ms: int) -> None:
         """Wait for the newer definition: Redis has `version`, or ours, retired."""

@@ -62,12 +62,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one", default="")
     given = parser.parse_args()
-    django.setup()
     if given.one:
-        clock = time.time()
-        print(f"{given.one} believes that it is {clock:.0f}", file=sys.stderr)  # noqa: T201
+        print(f"{given.one} believes that it is {time.time():.0f}", file=sys.stderr)  # noqa: T201
+        django.setup()
         serve(given.one)
         return
+    django.setup()
     chance = random.Random(given.seed)
     running: dict[int, str] = {}
     for n in range(given.shifted):
