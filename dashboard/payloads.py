@@ -11,14 +11,14 @@ from typing import Any
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from dashboard.visible import folded, one_line, visible
+from dashboard.visible import folded, one_line
 from queueops.conf import config
 from queueops.job import Job
 from queueops.masking import MASK, mask, redact, secrets_in
 from queueops.payload import encode_value
 
 #: Characters of one text, entries of one list or mapping, levels, and characters in all, that a page shows.
-LONGEST_TEXT, MOST_ENTRIES, DEEPEST, LONGEST = 2_000, 200, 40, 40_000
+LONGEST_TEXT, MOST_ENTRIES, DEEPEST, LONGEST, LONGEST_COMMAND = 2_000, 200, 40, 40_000, 20_000
 
 
 @dataclass(frozen=True)
@@ -167,4 +167,5 @@ def command_for(job: Job, *, reveal: bool = False) -> str:
     if payload["kwargs"]:
         words += ["--kwargs", json.dumps(payload["kwargs"], ensure_ascii=False)]
     words += ["--queue", job.queue]
-    return visible(" ".join(shlex.quote(word) for word in words))
+    command = " ".join(shlex.quote(word) for word in words)
+    return folded(command, LONGEST_COMMAND)[0]

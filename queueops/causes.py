@@ -12,7 +12,7 @@ import os
 import re
 import sysconfig
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from types import CodeType, FrameType, TracebackType
@@ -97,11 +97,17 @@ class Failure:
         return cls(**texts)
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Return what is kept of an exception, in milliseconds whatever it is given."""
+def failure_of(error: BaseException, *, hide: Callable[[str], str] | None = None) -> Failure:
+    """Return what is kept of an exception, in milliseconds whatever it is given.
+
+    `hide` takes out of a text what must not be kept, such as the secrets of the job's arguments.
+    """
     name, message = class_name(error), _message(error, _MAX_MESSAGE_BYTES)
+    traceback = _traceback_text(error)
+    if hide is not None:
+        message, traceback = hide(message), hide(traceback)
     cause, text = _fingerprint(error, name, message)
-    return Failure(name, message, _traceback_text(error), cause, text)
+    return Failure(name, message, traceback, cause, hide(text) if hide is not None else text)
 
 
 def known_failure(cause: str, message: str, *, error: str = "", traceback: str = "") -> Failure:

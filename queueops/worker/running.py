@@ -18,6 +18,7 @@ from queueops.current import CurrentJob, Look, set_current
 from queueops.errors import Dead, Discard, RetryLater, Snooze, SoftTimeLimit
 from queueops.handlers import Handler
 from queueops.job import Delivery
+from queueops.masking import redact, secrets_in
 from queueops.payload import Spec, encode_value
 from queueops.policies import Bury, Retry, RetryPolicy, decide
 from queueops.store import Outcome
@@ -154,7 +155,7 @@ class Runner:
                 return Outcome.discard(delivery, reason=error.reason)
             if isinstance(error, Snooze):
                 return Outcome.snooze(delivery, delay_s=_finite(error.delay_s), reason=error.reason)
-            failure, policy = failure_of(error), self.policy(task)
+            failure, policy = failure_of(error, hide=_hiding(task.spec)), self.policy(task)
             ra = _finite(error.delay_s) if isinstance(error, RetryLater) else None
             said = told or decide(
                 policy, delivery.attempts + 1, error=error, fatal=isinstance(error, Dead), retry_after_s=ra
@@ -240,6 +241,12 @@ def failed_outcome(
         delivery, cause=failure.cause, cause_text=failure.cause_text, error=failure.to_json(),
         policy=named, ran_ms=ran_ms,
     )  # fmt: skip
+
+
+def _hiding(spec: Spec) -> Callable[[str], str]:
+    """What takes the secrets of a job's arguments out of an error's text, before anybody keeps it."""
+    secrets = secrets_in((spec.args, spec.kwargs), config().secret_names)
+    return lambda text: redact(text, secrets)
 
 
 def _ms_since(started: float) -> int:

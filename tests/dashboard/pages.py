@@ -36,7 +36,7 @@ def person(group: str | None = None, *rights: str, name: str = "") -> Client:
 def spec(
     handler: str = "mail.send", *args: object, tags: dict[str, str] | None = None, **kwargs: object
 ) -> bytes:
-    return encode_spec(handler, list(args), kwargs, tags=tags)
+    return encode_spec(handler, list(args), kwargs, tags=tags, max_bytes=10_000_000)
 
 
 def enqueue(

@@ -351,3 +351,17 @@ def test_a_stored_failure_without_some_fields_is_read() -> None:
 def test_safe_text_of_anything() -> None:
     assert safe_text(5) == "5"
     assert safe_text("\x7f\r") == "␡␍"
+
+
+def test_secrets_leave_the_failure_and_its_fingerprint() -> None:
+    def of(secret: str) -> Failure:
+        try:
+            raise ValueError(f"login with {secret} failed")
+        except ValueError as error:
+            return failure_of(error, hide=lambda text: text.replace(secret, "[masked]"))
+
+    one, other = of("pw1-zz"), of("another")
+
+    assert "pw1-zz" not in one.to_json().decode()
+    assert one.message == "login with [masked] failed"
+    assert one.cause == other.cause

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -91,6 +92,6 @@ async def test_mail_asked_for_too_fast_gets_429_with_both_kinds_of_retry_after(a
 def test_partner_is_down_in_the_last_quarter_of_every_two_minutes(
     monkeypatch: pytest.MonkeyPatch, after_s: float, down: bool
 ) -> None:
-    monkeypatch.setattr(flaky_api.time, "monotonic", lambda: flaky_api._started + after_s)
+    monkeypatch.setattr(time, "monotonic", lambda: flaky_api._started + after_s)
 
     assert flaky_api.partner_is_down() is down
