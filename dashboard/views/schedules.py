@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from http import HTTPStatus
-from typing import Any, TypedDict
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -26,7 +26,7 @@ from queueops.job import from_ms, to_ms
 from queueops.models import RetryPolicy, Schedule
 from queueops.rights import Right
 from queueops.schedules import backfill, by_hand, ledger, reads
-from queueops.schedules.by_hand import Refused
+from queueops.schedules.by_hand import Refused, Who
 from queueops.schedules.definition import Definition, moment, without_pause
 
 PAGE_SIZE = 50
@@ -385,13 +385,6 @@ def _editable(key: str) -> Schedule:
 
 def _url(row: Schedule) -> str:
     return reverse("schedule", args=[row.key])
-
-
-class Who(TypedDict):
-    """Who acts, as what is recorded names them."""
-
-    actor: str
-    actor_name: str
 
 
 def _who(request: HttpRequest) -> Who:

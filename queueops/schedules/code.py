@@ -59,9 +59,12 @@ def from_code() -> list[FromCode]:
     return [_read(str(key), given) for key, given in config().schedules.items()]
 
 
-def is_gone(row: Row) -> bool:
-    """Whether a schedule came from the code and has left it."""
-    return row.is_from_code and row.definition.key not in config().schedules
+def error_of(row: Row) -> str:
+    """Why a schedule of the code can't be followed: it left the code, or the code says it wrong."""
+    if not row.is_from_code:
+        return ""
+    given = config().schedules.get(row.definition.key)
+    return GONE if given is None else "; ".join(_said(_read(row.definition.key, given).problems))
 
 
 def clashes() -> list[str]:

@@ -349,13 +349,11 @@ class Scheduler:
             if is_same and time.monotonic() < again_at:
                 return error
             del self._bad[row.pk]
-        if code.is_gone(row):
-            error = code.GONE
-        else:
-            try:
-                error = "; ".join(f"{name}: {reason}" for name, reason in row.definition.problems().items())
-            except _ODD as odd:
-                error = f"{type(odd).__name__}: {odd}"
+        try:
+            problems = row.definition.problems()
+            error = code.error_of(row) or "; ".join(f"{name}: {why}" for name, why in problems.items())
+        except _ODD as odd:
+            error = f"{type(odd).__name__}: {odd}"
         if error:
             self._call_bad(row, error)
         return error

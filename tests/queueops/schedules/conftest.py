@@ -35,6 +35,7 @@ class World:
         self.store = store
         self.scheduler = self.another()
         self.child = Child(store, "host:1:aa/1", QUEUE)
+        self.moved: list[override_settings] = []  # to be undone at the end
 
     def another(self, name: str = "") -> Scheduler:
         """One more scheduler, in this process."""
@@ -99,23 +100,20 @@ class World:
 def world(redis: Redis, clock: Clock, store: Store, db: None) -> Iterator[World]:
     """Starts at 2026-05-01 00:00:00 UTC; `clock` also moves what the code under test makes itself."""
     made = World(redis, clock, store)
-    given = dict(getattr(django_settings, "QUEUEOPS", {}))
-    moved = override_settings(QUEUEOPS={**given, "TEST_NOW_MS": str(clock.now_ms)})
     plain_advance = clock.advance
 
     def advance(ms: int) -> int:
-        nonlocal moved
         plain_advance(ms)
-        moved.disable()
-        moved = override_settings(QUEUEOPS={**given, "TEST_NOW_MS": str(clock.now_ms)})
-        moved.enable()
+        given = {**django_settings.QUEUEOPS, "TEST_NOW_MS": str(clock.now_ms)}
+        made.moved.append(override_settings(QUEUEOPS=given))
+        made.moved[-1].enable()
         return clock.now_ms
 
-    moved.enable()
     clock.advance = advance  # type: ignore[method-assign]  # every move of it moves the settings too
     made.set("2026-05-01 00:00")
     yield made
-    moved.disable()
+    for moved in reversed(made.moved):
+        moved.disable()
 
 
 @pytest.fixture

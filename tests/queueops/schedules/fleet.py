@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--one", default="")
     given = parser.parse_args()
     if given.one:
-        print(f"{given.one} believes that it is {time.time():.0f}", file=sys.stderr)  # noqa: T201
+        print(f"{given.one} believes that it is {time.time():.0f}", file=sys.stderr)
         django.setup()
         serve(given.one)
         return
@@ -92,7 +92,7 @@ def main() -> None:
     for pid in running:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    print(json.dumps({"killed": killed}))  # noqa: T201
+    print(json.dumps({"killed": killed}))
 
 
 if __name__ == "__main__":
