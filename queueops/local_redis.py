@@ -144,8 +144,10 @@ class LocalServer:
 
     def start(self) -> Self:
         """Start and wait until it answers. Raises NoServer with the last line of its log."""
-        if self.process is not None and self.process.poll() is None:
-            return self
+        if self.process is not None:
+            if self.process.poll() is None:
+                return self
+            self._end(signal.SIGKILL)  # somebody else killed it: let go of its lock
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._take_lock()
         choose = self.port == 0
@@ -188,7 +190,7 @@ class LocalServer:
         self._release_lock()
 
     def _came_up(self) -> bool:
-        with open(self.log_path, "wb") as log:
+        with open(self.log_path, "ab") as log:
             assert self._lock_fd is not None
             self.process = subprocess.Popen(
                 tied_to_parent(self._command()),

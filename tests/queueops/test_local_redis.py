@@ -118,3 +118,17 @@ def test_start_is_quick(tmp_path: Path) -> None:
     started = time.monotonic()
     with LocalServer(tmp_path):
         assert time.monotonic() - started < 5
+
+
+def test_server_that_somebody_else_killed_starts_again_at_once(tmp_path: Path) -> None:
+    with LocalServer(tmp_path, options={"appendfsync": "always"}) as server:
+        server.client().set("a", 1)
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        started = time.monotonic()
+
+        server.start()
+
+        assert time.monotonic() - started < 5
+        assert server.client().get("a") == b"1"
