@@ -31,7 +31,7 @@ from queueops.store import Store
 log = logging.getLogger(__name__)
 
 #: Jobs in a step, and in one script: a script's length is everybody else's latency (under 5 ms).
-STEP, SCRIPT = 100, 50
+STEP, SCRIPT = 500, 50
 #: Pages that a step looks at when nothing matches.
 _PAGES = 20
 #: Of the jobs that it sent, the last so many are watched for failing again; so many may be out
@@ -274,19 +274,21 @@ class Runner:
         here = Operation.objects.filter(pk=self.row.pk, cursor__v=version)
         is_through = ending is not None and ending[0] == Status.FINISHED
         total = done + skipped if is_through and self.row.total is None else self.row.total
-        wrote = here.update(
-            cursor={**cursor, "v": version + 1},
-            results=results,
-            done=done,
-            skipped=skipped,
-            total=total,
-            updated_at=now,
-        )
-        if wrote:
-            mine = Operation.objects.filter(pk=self.row.pk)
-            mine.filter(status=Status.WAITING).update(status=Status.RUNNING)
-            mine.filter(started_at=None).update(started_at=now)
-            if ending is not None:
+        with transaction.atomic():
+            wrote = here.update(
+                cursor={**cursor, "v": version + 1},
+                results=results,
+                done=done,
+                skipped=skipped,
+                total=total,
+                updated_at=now,
+            )
+            if wrote and self.row.started_at is None:
+                mine = Operation.objects.filter(pk=self.row.pk, started_at=None)
+                mine.update(started_at=now)
+            if wrote and self.row.status == Status.WAITING:
+                _set_status(self.row.pk, (Status.WAITING,), Status.RUNNING)
+            if wrote and ending is not None:
                 status, why = ending
                 finished_at = None if status == Status.PAUSED else now
                 _set_status(self.row.pk, (Status.RUNNING,), status, error=why, finished_at=finished_at)

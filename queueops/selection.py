@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from queueops import keys
+from queueops.errors import CorruptSpec
 from queueops.inspector import Inspector
-from queueops.inspector.decode import decode_job, whole_spec
-from queueops.job import Job, to_ms
+from queueops.inspector.decode import whole_spec
+from queueops.job import to_ms
+from queueops.payload import decode_spec
 from queueops.states import LISTED, MOVES, JobState
 
 #: Ids looked at in one round trip.
@@ -175,7 +177,7 @@ class Walker:
         ids = [
             (step.id, step.cursor)
             for step, found in zip(walk.steps, jobs, strict=True)
-            if self._matches(step.id, queue, found)
+            if self._matches(step.id, found)
         ]
         return Found(ids, walk.next, until)
 
@@ -222,7 +224,7 @@ class Walker:
             bool(self.operation) and isinstance(found, dict) and found.get(b"op") == self.operation.encode()
         )
 
-    def _matches(self, job_id: str, queue: str, found: Any) -> bool:
+    def _matches(self, job_id: str, found: Any) -> bool:
         wanted = self.selection
         if not isinstance(found, dict) or found.get(b"state") != wanted.state.encode():
             return False
@@ -235,19 +237,22 @@ class Walker:
         if wanted.id_prefix and not job_id.startswith(wanted.id_prefix):
             return False
         if wanted.handler or wanted.tag:
-            raw, _ = whole_spec(found)
-            return raw is not None and _is_of(wanted, decode_job(queue, job_id, found))
+            raw, why = whole_spec(found)
+            return raw is not None and why is None and _is_of(wanted, raw)
         return True
 
 
-def _is_of(wanted: Selection, job: Job | None) -> bool:
-    if job is None or job.corrupt is not None:
+def _is_of(wanted: Selection, raw: bytes) -> bool:
+    """Whether a spec has the handler and the tag; one that can't be read has neither."""
+    try:
+        spec = decode_spec(raw)
+    except CorruptSpec:
         return False
-    if wanted.handler and job.handler != wanted.handler:
+    if wanted.handler and spec.handler != wanted.handler:
         return False
     if wanted.tag:
         name, has_value, value = wanted.tag.partition("=")
-        return name in job.tags and (not has_value or job.tags[name] == value)
+        return name in spec.tags and (not has_value or spec.tags[name] == value)
     return True
 
 

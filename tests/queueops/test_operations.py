@@ -31,6 +31,12 @@ def store(redis: Redis) -> Store:
     return Store()
 
 
+@pytest.fixture(autouse=True)
+def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few hundred jobs are several steps."""
+    monkeypatch.setattr(operations, "STEP", 100)
+
+
 def dead(child: Child, n: int, prefix: str = "job", **fields: Any) -> list[str]:
     """`n` dead jobs, claimed a hundred at a time."""
     ids = [f"{prefix}-{i:04}" for i in range(n)]
