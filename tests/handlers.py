@@ -4,7 +4,9 @@ A line is one `write` to a file opened for appending: whole, whatever is killed 
 """
 
 import asyncio
+import math
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -155,19 +157,15 @@ def say(word: str, delay: float = 0.0) -> None:
 
 @shared_task(name="test.hog")
 def hog(seconds: float) -> None:
-    """Hold the GIL: one regular expression that backtracks, in C, tuned to take about so long."""
+    """Hold the GIL for about so long: one regular expression that backtracks, in C."""
     started()
-    deadline = time.monotonic() + seconds
-    size = 20
-    import re
-
-    while (left := deadline - time.monotonic()) > 0:
-        began = time.monotonic()
+    size, took = 16, 0.0
+    while took < 0.02:  # a letter more takes twice as long
+        size += 1
+        began = time.process_time()
         re.match(r"(a+)+$", "a" * size + "b")
-        took = time.monotonic() - began
-        while took * 2 < left / 2 and size < 40:
-            size += 1
-            took *= 2
+        took = time.process_time() - began
+    re.match(r"(a+)+$", "a" * (size + round(math.log2(seconds / took))) + "b")
     note("effects", current_job().id)
 
 

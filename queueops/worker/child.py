@@ -337,6 +337,8 @@ class Child:
         if self._outage is None:
             logger.warning("%s: Redis is away, what ended waits: %s", self.name, error)
             self._outage = _Outage(now, now)  # at once: it may be one lost socket
+            for feed in self._turn:
+                feed.ask_now()  # so that its return is noticed
             return
         outage = self._outage
         outage.retry_at = now + outage.pause_s * (0.5 + random.random())
@@ -368,7 +370,8 @@ class Child:
         executor = self._executor
         alarm = float("inf")
         if self._outage is not None:
-            until = min(until, self._outage.retry_at)
+            if self._outage.retry_at > now:  # else there is nothing to say, as long as every slot is busy
+                until = min(until, self._outage.retry_at)
         else:
             for feed in self._turn:
                 if feed.paused_until > now:

@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from queueops import keys
-from queueops.errors import QueueOpsError, StoreUnavailable, WrongKeyType
+from queueops.errors import QueueOpsError, StoreFull, StoreUnavailable, WrongKeyType
 from queueops.states import Lane
 from queueops.store import Store
 from queueops.worker.board import Running
@@ -65,7 +65,7 @@ class Leases:
         for queue in queues:
             try:
                 _, self._server_us = self._store.renew(queue, children)
-            except WrongKeyType as error:
+            except (WrongKeyType, StoreFull) as error:
                 logger.error("queue %s: the leases can't be renewed: %s", queue, error)
 
     def server_uptime_s(self) -> float:
@@ -119,9 +119,13 @@ class Leases:
             pipe.zadd(keys.WORKERS, {self.worker: now_ms})
             pipe.hset(keys.WORKER_INFO, self.worker, json.dumps(about))
             pipe.exists(keys.drain(self.worker))
-            return bool(pipe.execute()[-1])
+            *_, is_drained = pipe.execute(raise_on_error=False)
         except RedisError as error:
             raise self._store.connection.translated(error) from error
+        if isinstance(is_drained, RedisError):
+            raise self._store.connection.translated(is_drained) from is_drained
+        # At `maxmemory` the heartbeat itself is refused: jobs go on, and pages say that Redis is full.
+        return bool(is_drained)
 
     def leave(self) -> None:
         """Take this worker off the list, after a clean stop."""

@@ -48,6 +48,10 @@ class Process:
         """The pidfd: readable when it has ended."""
         return self.pidfd
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether it has not answered its last ping within a second."""
+        return self.board.last_turn() < self.pinged < now - 1.0
+
     def kill(self) -> None:
         """End it at once."""
         try:

@@ -46,6 +46,8 @@ STUCK_AFTER_S = 0.010
 SLOW_AFTER_S = 1.0
 #: The supervisor looks at its boards at least this often; no Redis is asked for that.
 LOOK_EVERY_S = 1.0
+#: While a child is stuck, the leases are renewed this often, and with them tokens that nobody answered.
+STUCK_RENEW_S = 1.0
 #: How long the others in a child may go on when one job in it is over its hard limit.
 DRAIN_S = 5.0
 #: After the grace: how long ended jobs may take to be settled, and then Redis to be told the rest.
@@ -90,7 +92,7 @@ class Supervisor:
         self._signals = 0
         self._stop_at = 0.0  # when the grace ends, monotonic; 0 before a stop
         self._kill_at = _NEVER
-        self._renew_at = self._queues_at = self._retry_at = 0.0
+        self._renew_at = self._renewed_at = self._queues_at = self._retry_at = 0.0
         self._burst_at = 0.0
         self._away_since = 0.0
         self._pause_s = 0.05
@@ -274,6 +276,8 @@ class Supervisor:
                 return
             if self._nursery.fork(post, name, self._queues) is None:
                 post.fork_at = now + 0.5
+            else:
+                self._renew_at = now  # tell Redis who is there
 
     def _awaken(self, now: float) -> bool:
         try:
@@ -360,7 +364,8 @@ class Supervisor:
         if self._leases.beat(self._about()) and not self._stop_at:
             logger.info("worker %s: asked to drain", self.worker)
             self._stop(time.monotonic(), self.options.grace_s)
-        self._renew_at = time.monotonic() + self._lease_s / 3
+        self._renewed_at = time.monotonic()
+        self._renew_at = self._renewed_at + self._lease_s / 3
 
     def _find_queues(self) -> None:
         if self.options.queues:
@@ -411,14 +416,10 @@ class Supervisor:
         }
 
     def _fetched_s_ago(self, process: Process) -> float:
-        """How long ago this child could have been given work, seconds; it answers its last ping first."""
+        """How long ago this child could have been given work, seconds."""
         now, board = time.monotonic(), process.board
-        is_awake = board.last_turn() >= process.pinged
-        process.pinged = now
-        process.control.send({"ping": True})
-        if is_awake and board.state() in {ChildState.WAITING, ChildState.FULL}:
-            return 0.0
-        return round(now - (board.last_fetch() or process.born), 1)
+        is_able = board.state() in {ChildState.WAITING, ChildState.FULL} and not process.is_stuck(now)
+        return 0.0 if is_able else round(now - (board.last_fetch() or process.born), 1)
 
     # -- boards ---------------------------------------------------------------------------
 
@@ -429,7 +430,19 @@ class Supervisor:
             if process.role == "housekeeper":
                 continue
             again = min(again, self._look_at_clock(process, now), self._look_at_limits(process, now))
+            self._look_for_life(process, now)
         return again
+
+    def _look_for_life(self, process: Process, now: float) -> None:
+        """Ask a child that is silent for a second; the tokens of one that does not answer are pushed again.
+
+        A handler that holds the GIL keeps its claim thread from taking the token that woke it.
+        """
+        if process.is_stuck(now):
+            self._renew_at = min(self._renew_at, self._renewed_at + STUCK_RENEW_S)
+        elif now - max(process.pinged, process.board.last_turn()) >= LOOK_EVERY_S:
+            process.pinged = now
+            process.control.send({"ping": True})
 
     def _look_at_clock(self, process: Process, now: float) -> float:
         alarm, flight = process.board.alarm(), process.board.in_flight()

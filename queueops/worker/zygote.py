@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from django.db import connections
 
 from queueops.errors import QueueOpsError
-from queueops.handlers import get_handler, load_handlers
+from queueops.handlers import get_handler, handler_names
 from queueops.policies import RetryPolicy
 from queueops.worker.control import Control, Order
 
@@ -122,7 +122,8 @@ def _run_zygote(control: Control, parent: int, start: Start) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
-        load_handlers()
+        for name in handler_names():  # loads them all
+            get_handler(name)  # and does here what a library does at a task's first use
     except QueueOpsError as error:
         control.send({"error": str(error)})
         return
