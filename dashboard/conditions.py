@@ -22,11 +22,11 @@ from queueops import models
 from queueops.conf import config
 from queueops.inspector import CauseSummary, Inspector, QueueSummary, WorkerSummary
 from queueops.mirror import MirrorHealth, health
+from queueops.schedules.reads import Alarm, alarms
 from queueops.store import Store
 
 LONG_WAIT_S = 30.0  # for a job that could start
 LAG_S = 30.0  # of the mirror
-LATE_SLOT_S = 60.0  # of a schedule's slot that nobody has settled
 FAILING_SHARE, FAILING_LEAST = 0.5, 20  # of the last ten minutes' attempts
 RECENT_MINUTES = 10
 GAP_SHOWN = timedelta(hours=24)
@@ -53,8 +53,7 @@ class Fleet:
     causes: tuple[CauseSummary, ...] = ()
     died: dict[str, int] = field(default_factory=dict)  # queue -> deaths in the last RECENT_MINUTES
     mirrors: tuple[MirrorHealth, ...] = ()
-    schedules: tuple[models.Schedule, ...] = ()  # that can't fire, or whose slot is overdue
-    missed: tuple[models.ScheduleSlot, ...] = ()
+    schedules: tuple[Alarm, ...] = ()  # that can't fire, are overdue, missed a slot or ran late
     operations: tuple[models.Operation, ...] = ()  # that wait for a person or ended badly
     database_away: str = ""
     taken: float = field(default_factory=time.monotonic)
@@ -86,23 +85,14 @@ def read_fleet(queues: Sequence[QueueSummary]) -> Fleet:
         return Fleet(workers, causes, died, database_away=type(error).__name__)
 
 
-def _from_record() -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+def _from_record() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     now = timezone.now()
-    overdue = now - timedelta(seconds=LATE_SLOT_S)
-    active = models.Schedule.objects.filter(paused=False)
-    schedules = tuple(active.exclude(error="")[:20]) + tuple(
-        active.filter(error="", next_slot_at__lt=overdue)[:20]
-    )
-    missed = models.ScheduleSlot.objects.filter(
-        state=models.ScheduleSlot.State.MISSED, slot_at__gt=now - timedelta(days=1)
-    )
     waiting = models.Operation.objects.filter(status=models.Operation.Status.PAUSED)
     ended = models.Operation.objects.filter(
         status__in=[models.Operation.Status.STOPPED, models.Operation.Status.FAILED],
         created_at__gt=now - timedelta(days=1),
     )
-    newest_missed = tuple(missed.select_related("schedule").order_by("-slot_at")[:10])
-    return schedules, newest_missed, (*waiting[:10], *ended.order_by("-created_at")[:5])
+    return tuple(alarms(now)), (*waiting[:10], *ended.order_by("-created_at")[:5])
 
 
 Check = Callable[[State], Iterable[Problem]]
@@ -261,40 +251,20 @@ def paused(state: State) -> Iterator[Problem]:
 
 @check("schedule")
 def schedule(state: State) -> Iterator[Problem]:
-    url = schedules_url()
     for each in state.fleet.schedules:
-        if each.error:
-            yield Problem(
-                "schedule",
-                "bad",
-                f"{each.key}: can't fire",
-                one_line(each.error, 160),
-                url,
-                "See the schedule",
-            )
-        else:
-            why = "no scheduler has settled it: is a worker with housekeeping running?"
-            text = f"{each.key}: its slot of {each.next_slot_at:%H:%M:%S} UTC is overdue"
-            yield Problem("schedule", "bad", text, why, url, "See the schedule")
+        if each.kind != "missed":
+            url = reverse("schedule", args=[each.key]) if each.has_row else reverse("schedules")
+            why = one_line(each.why, 160)
+            yield Problem("schedule", each.severity, one_line(each.text, 120), why, url, "See the schedule")
 
 
 @check("missed_slot")
 def missed_slot(state: State) -> Iterator[Problem]:
-    for each in state.fleet.missed:
-        text = f"{each.schedule.key}: the slot of {each.slot_at:%d %b %H:%M} UTC was missed"
-        yield Problem(
-            "missed_slot", "warn", text, one_line(each.reason, 160), schedules_url(), "Run this slot"
-        )
-
-
-def schedules_url() -> str:
-    """Return the schedules' page, once there is one."""
-    from django.urls import NoReverseMatch
-
-    try:
-        return reverse("schedules")
-    except NoReverseMatch:
-        return reverse("overview")
+    for each in state.fleet.schedules:
+        if each.kind == "missed":
+            url = reverse("schedule", args=[each.key])
+            why = one_line(each.why, 160)
+            yield Problem("missed_slot", each.severity, one_line(each.text, 120), why, url, "Run this slot")
 
 
 @check("events_lost")

@@ -39,6 +39,7 @@ class Alarm:
     text: str
     why: str
     slot_at: datetime | None = None
+    has_row: bool = True  # False: the settings name it, and no row could be made
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _from_code() -> list[Alarm]:
     clashes = [Alarm("clash", "bad", key, f"{key}: two schedules", code.CLASH) for key in code.clashes()]
     here = set(Schedule.objects.filter(source=Schedule.Source.CODE).values_list("key", flat=True))
     return clashes + [
-        Alarm("error", "bad", each.key, f"{each.key}: can't be taken from the settings", words)
+        Alarm("error", "bad", each.key, f"{each.key}: can't be taken from the settings", words, has_row=False)
         for each in code.from_code()
         if each.problems and each.key not in here
         for words in ["; ".join(f"{name}: {reason}" for name, reason in each.problems.items())]
