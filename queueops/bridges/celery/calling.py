@@ -128,11 +128,11 @@ def _extra(
 
 
 def _instant(app: Celery[Any], name: str, value: Any) -> datetime | None:
-    """An instant as Celery takes it: aware, naive in the app's time zone, or ISO text."""
+    """An instant as Celery takes it: aware, naive (UTC, or the app's zone without `enable_utc`), ISO text."""
     if value is None:
         return None
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
         raise TypeError(f"{name} must be a datetime, got {type(value).__name__}")
-    return maybe_make_aware(value, app.timezone)
+    return maybe_make_aware(value, app.timezone, naive_as_utc=bool(app.conf.enable_utc))

@@ -252,7 +252,8 @@ class _Tracer:
             return 0.0
         if not isinstance(when, datetime):
             return max(0.0, float(when))
-        at_ms = to_ms(maybe_make_aware(when, self.task.app.timezone))
+        app = self.task.app
+        at_ms = to_ms(maybe_make_aware(when, app.timezone, naive_as_utc=bool(app.conf.enable_utc)))
         try:
             now_ms: float = Inspector().now_ms()
         except StoreUnavailable:

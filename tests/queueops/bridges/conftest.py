@@ -21,8 +21,9 @@ from queueops.job import new_job_id
 from tests import settings as run
 from tests.queueops.bridges import cases
 
-_FOLDER, _SOCKET = run.RUN_DIR / "cases", run.RUN_DIR / "cases.sock"
-os.environ |= {"NOTES_DIR": str(_FOLDER), "CASES_SOCKET": str(_SOCKET)}  # before the apps are imported
+FOLDER, _SOCKET = run.RUN_DIR / "cases", run.RUN_DIR / "cases.sock"
+FOLDER.mkdir(exist_ok=True)
+os.environ |= {"NOTES_DIR": str(FOLDER), "CASES_SOCKET": str(_SOCKET)}  # before the apps are imported
 
 
 def eventually(condition: Callable[[], Any], *, within: float = 20.0, what: Any = "") -> Any:
@@ -90,8 +91,7 @@ class Ground:
 @pytest.fixture(scope="session")
 def ground(django_db_setup: None) -> Iterator[Ground]:
     """A Redis for Celery and for QueueOps."""
-    folder, socket = _FOLDER, _SOCKET
-    folder.mkdir(exist_ok=True)
+    folder, socket = FOLDER, _SOCKET
     binary = find_binary("redis")
     with LocalServer(
         folder / "redis", binary=binary, port=None, unix_socket=socket, options={"appendonly": "no"}
@@ -100,7 +100,7 @@ def ground(django_db_setup: None) -> Iterator[Ground]:
             **os.environ,
             "REDIS_URL": f"unix://{socket}?db=0",
             "DJANGO_SETTINGS_MODULE": "tests.queueops.bridges.no_retries",
-            "QUEUEOPS_HANDLERS": "tests.queueops.bridges.queue_app",
+            "QUEUEOPS_HANDLERS": "tests.queueops.bridges.queue_app,tests.queueops.bridges.django_cases",
             "PYTHONPATH": os.getcwd(),
         }
         yield Ground(server, folder, env)
