@@ -32,7 +32,7 @@ def _child(run: Run) -> float:
     from queueops import enqueue
 
     run.flush()
-    with run.workers("--processes", "2", "--concurrency", "1"):
+    with run.workers("--processes", "2", "--concurrency", "1", "--queue", "default"):
         run.wait_ready(2)
         enqueue(hang, [PAYLOAD])
         wait_until(
@@ -50,7 +50,14 @@ def _tree(run: Run) -> float:
 
     run.flush()
     with run.workers(
-        "--processes", "1", "--concurrency", "1", count=2, QUEUEOPS_LEASE_S=str(_LEASE_S)
+        "--processes",
+        "1",
+        "--concurrency",
+        "1",
+        "--queue",
+        "default",
+        count=2,
+        QUEUEOPS_LEASE_S=str(_LEASE_S),
     ) as trees:
         run.wait_ready(2)
         run.client.hset("queueops:{default}:settings", "lease_ms", _LEASE_S * 1000)
@@ -73,7 +80,7 @@ def _poison(run: Run) -> tuple[int, float]:
     from queueops import enqueue
 
     run.flush()
-    with run.workers("--processes", "1", "--concurrency", "4"):
+    with run.workers("--processes", "1", "--concurrency", "4", "--queue", "default"):
         run.wait_ready(1)
         start = time.time()
         enqueue(poison, [PAYLOAD])

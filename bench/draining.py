@@ -48,9 +48,11 @@ def _drain(
         pinger.start()
         run.client.hdel("queueops:{default}:settings", "paused")
         enqueue(handler, [PAYLOAD])  # wakes them
-        wait_until(lambda: run.count("done") >= n + 2, 120, "the workers did not drain the queue")
-        stop.set()
-        pinger.join()
+        try:
+            wait_until(lambda: run.count("done") >= n + 2, 120, "the workers did not drain the queue")
+        finally:
+            stop.set()
+            pinger.join()
         times = sorted(run.noted("done")[1:])
         skip = len(times) // 10
         rate = (len(times) - skip - 1) / (times[-1] - times[skip])

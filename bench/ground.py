@@ -183,6 +183,10 @@ def open_run(*, kind: str | None = None, scale: float = 1.0) -> Iterator[Run]:
 
         django.setup()
         yield Run(server, folder, scale)
+    except BaseException:
+        log = folder / "workers.log"
+        print(log.read_text()[-4000:] if log.exists() else "no worker ran", file=sys.stderr)
+        raise
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)

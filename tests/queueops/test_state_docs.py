@@ -8,8 +8,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "state-machine.md"
 _HEAD = """\
 # States and moves
 
-Made from `queueops/states.py`; a test compares. At every instant a job is in exactly one state, named by its hash, and in exactly the Redis
-structure of that state. Each move is atomic in one script and recorded as one event with the same verb. `manage.py doctor` checks this.
+Made from `queueops/states.py`; a test compares. At every instant a job is in exactly one state, named by its
+hash, and in exactly the Redis structure of that state. Each move is atomic in one script and recorded as one
+event with the same verb. `manage.py doctor` checks this.
 
 ```
             enqueue(run_at)                 enqueue, fire
@@ -19,7 +20,8 @@ accepted ──▶ delayed ──promote─────────────�
  database        │          retry, snooze      │ release,      │  │  └──bury──▶ dead ──requeue──▶ delayed | ready
  only)           └─────────────────────────────┼─rescue────────┘  │
                                                └──────────────────┘
-delayed, ready, dead ──discard──▶ discarded ──restore──▶ the state it had;   discarded ──purge, prune──▶ gone
+delayed, ready, dead ──discard──▶ discarded ──restore──▶ the state it had
+                                      └───────purge, prune──▶ gone
 ```
 
 | verb | from | to | by |
