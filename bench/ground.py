@@ -19,7 +19,7 @@ from pathlib import Path
 
 import redis
 
-from dashboard.demo.redis_server import LocalServer, find_binary
+from queueops.local_redis import LocalServer, find_binary
 
 ROOT = Path(__file__).resolve().parent.parent
 #: About 200 bytes of JSON, as in a webhook.

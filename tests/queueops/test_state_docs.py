@@ -17,8 +17,8 @@ event with the same verb. `manage.py doctor` checks this.
                  │                             │
 accepted ──▶ delayed ──promote─────────────▶ ready ──claim──▶ pending ──ack──▶ done (a tombstone with a TTL)
 (outbox,         ▲                             ▲               │  │  │
- database        │          retry, snooze      │ release,      │  │  └──bury──▶ dead ──requeue──▶ delayed | ready
- only)           └─────────────────────────────┼─rescue────────┘  │
+ database        │          retry, snooze      │ release,      │  │  └──bury──▶ dead ──requeue──▶ delayed,
+ only)           └─────────────────────────────┼─rescue────────┘  │              (a person)        ready
                                                └──────────────────┘
 delayed, ready, dead ──discard──▶ discarded ──restore──▶ the state it had
                                       └───────purge, prune──▶ gone
