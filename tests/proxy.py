@@ -26,6 +26,7 @@ class Proxy:
         self.server = server
         self.path = folder / "proxy.sock"
         self.lost = 0  #: replies thrown away so far
+        self.last_lost = b""  #: how the last of them began
         self.refused = 0  #: requests cut off so far
         self._when = b""
         self._to_lose = 0
@@ -108,6 +109,7 @@ class Proxy:
             elif server in readable:
                 data = server.recv(262_144)
                 if not data or doomed:
+                    self.last_lost = data[:100]
                     return
                 client.sendall(data)
 
