@@ -241,7 +241,7 @@ def run_once(store: Store | None = None) -> int:
             # The database is older than what it published: it came back from a backup.
             Queue.objects.using(alias).filter(pk=row.pk, version=row.version).update(version=int(version) + 1)
             row.refresh_from_db(using=alias)
-        store.register(row.name)
+        _register(store, row.name)
         published += 1
     if _policies_differ(store):
         _touch_queues(alias)
@@ -345,10 +345,16 @@ def _touch_queues(alias: str) -> None:
     Queue.objects.using(alias).update(version=F("version") + 1)
 
 
+def _register(store: Store, queue: str) -> None:
+    """Put the queue on the index and publish its row, whatever the store itself would publish."""
+    store.connection.client.sadd(keys.QUEUES, queue)
+    publish(store, queue)
+
+
 def _publish_row(queue: str, store: Store | None) -> None:
     store = store or Store()
     try:
-        store.register(queue)
+        _register(store, queue)
     except RedisError as error:
         raise store.connection.translated(error) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from django.db import DataError, IntegrityError, transaction
 
 from queueops.conf import config
-from queueops.events import BadEvent, Event, order_of
+from queueops.events import BadEvent, Event
 from queueops.job import from_ms
 from queueops.mirror import rows
 from queueops.mirror.fold import Folded, JobRow, Keep, fold, take_spec
@@ -160,9 +160,7 @@ class Batch:
         reading = self.reading
         # The engine's counter begins again when Redis lost its data.
         lost = reading.lost - state.lost_counter if reading.lost >= state.lost_counter else reading.lost
-        trimmed = bool(
-            reading.max_deleted and state.last_event and order_of(reading.max_deleted) > state.last_event
-        )
+        trimmed = self._trimmed_by_others(state, lost)
         self.has_gap = lost > 0 or trimmed
         if self.has_gap:
             log.error(
@@ -175,9 +173,19 @@ class Batch:
             state.gap_at = from_ms(reading.now_ms)
         state.events_lost += lost
         state.lost_counter = reading.lost
-        if trimmed:
-            state.last_event = order_of(reading.max_deleted)
         self._is_gap_noted = True
+
+    def _trimmed_by_others(self, state: MirrorState, lost: int) -> bool:
+        """Whether more entries are gone from the stream than mirrors and the engine's bound took."""
+        reading, known = self.reading, state.removed
+        if reading.added is None or reading.removed is None:
+            state.removed = None
+            return False
+        is_new = known is not None and reading.added < known  # the stream was deleted, or Redis lost its data
+        state.removed = max(0 if is_new or known is None else known, reading.removed + reading.count)
+        if is_new:
+            return bool(state.epoch and state.epoch == reading.epoch)
+        return known is not None and reading.removed - lost > known
 
     def note_nothing(self) -> bool:
         """Keep the book of a queue without events fresh; whether there is a gap."""
@@ -185,8 +193,7 @@ class Batch:
         now = from_ms(self.reading.now_ms)
         if state is not None and state.lost_counter == self.reading.lost and not state.lag_events:
             is_fresh = state.updated_at and (now - state.updated_at).total_seconds() < SAYS_STATE_S
-            deleted = self.reading.max_deleted
-            if is_fresh and not (deleted and state.last_event and order_of(deleted) > state.last_event):
+            if is_fresh and self.reading.removed in {None, state.removed}:
                 return False
         with transaction.atomic(using=self.using):
             self._note(self._state(), [], 0)

@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from queueops import keys
-from queueops.events import BadEvent, Event, parse
+from queueops.events import BadEvent, Event, order_of, parse
 from queueops.inspector.reads import Reads
 from queueops.job import MAX_PARTS
 from queueops.models import SetAsideEvent
@@ -38,11 +38,13 @@ class Reading:
     events: list[Event]
     bad: list[SetAsideEvent]
     specs: Specs
-    last_id: str  # '' for none
+    first_id: str  # '' for none
+    last_id: str
     count: int
     is_whole: bool  # it reads to the stream's end
     lag_events: int  # that stand behind these
-    max_deleted: str  # '' below Redis 7
+    added: int | None  # entries that the stream ever had; None below Redis 7
+    removed: int | None  # of them, those before these; None where it can't be told
     lost: int
     epoch: str
     now_ms: int  # by the server's clock, which stream ids are made of
@@ -79,27 +81,42 @@ def read(store: Store, queue: str, *, limit: int = BATCH, behind: Reading | None
                 raise answer
     except RedisError as error:
         raise store.connection.translated(error) from error
-    deleted = info.get("max-deleted-entry-id", b"") if isinstance(info, dict) else b""
     lost, epoch = settings
     events, bad = _parsed(entries)
     begun = {event.job_id for event in events if event.verb in _BEGINS}
     told = {event.job_id for event in events if event.spec is not None}
     is_whole = len(entries) < limit
     before = behind.count if behind else 0
+    added, removed = _counts(info, behind)
     return Reading(
         queue=queue,
         events=events,
         bad=bad,
         specs=read_waiting(store, queue, list(begun - told)),
+        first_id=entries[0][0].decode() if entries else "",
         last_id=entries[-1][0].decode() if entries else "",
         count=len(entries),
         is_whole=is_whole,
         lag_events=0 if is_whole else max(0, int(length) - before - len(entries)),
-        max_deleted=deleted.decode() if isinstance(deleted, bytes) else str(deleted),
+        added=added,
+        removed=removed,
         lost=int(lost or 0),
         epoch=(epoch or b"").decode(errors="replace"),
         now_ms=now_ms,
     )
+
+
+def _counts(info: Any, behind: Reading | None) -> tuple[int | None, int | None]:
+    """How many entries the stream ever had, and how many came before this reading."""
+    added = info.get("entries-added") if isinstance(info, dict) else 0
+    if added is None:
+        return None, None
+    first = info.get("first-entry") if isinstance(info, dict) else None
+    removed = added - (info["length"] if isinstance(info, dict) else 0)
+    if behind is None or not first or order_of(first[0].decode()) > order_of(behind.last_id):
+        return added, removed
+    # What is in front is not trimmed yet; by halves it never is, unless by another hand.
+    return added, removed + behind.count if first[0].decode() == behind.first_id else None
 
 
 def _parsed(entries: Sequence[Entry]) -> tuple[list[Event], list[SetAsideEvent]]:

@@ -21,6 +21,8 @@ class MirrorState(models.Model):
     #: Events that the engine dropped unmirrored, and its counter of them as last seen.
     events_lost = models.PositiveBigIntegerField(default=0)
     lost_counter = models.PositiveBigIntegerField(default=0)
+    #: Entries that mirrors and the engine's bound took out of the stream; null where it can't be told.
+    removed = models.PositiveBigIntegerField(null=True)
     gaps = models.PositiveIntegerField(default=0)
     gap_at = models.DateTimeField(null=True)
     #: Redis TIME when the last pass began that read to the stream's end without a gap.
