@@ -8,7 +8,8 @@ from typing import Any
 
 from django import forms
 
-from dashboard.forms import DurationField, ZonedForm, in_zone
+from dashboard.forms import DurationField, ZonedForm, duration_s, in_zone
+from dashboard.templatetags.dashboard import duration
 from queueops.conf import config
 from queueops.cron import check_zone
 from queueops.errors import ScheduleError
@@ -156,10 +157,16 @@ def _initial(schedule: Schedule) -> dict[str, Any]:
         )
     }  # fmt: skip
     found |= {name: json.dumps(getattr(schedule, name), ensure_ascii=False) for name in ("args", "kwargs")}
-    found |= {name: f"{getattr(schedule, name):g} s" for name in ("catch_up_max_age_s", "jitter_s")}
+    found |= {name: _words(getattr(schedule, name)) for name in ("catch_up_max_age_s", "jitter_s")}
     for name, ms in (("start_at", definition.start_ms), ("end_at", definition.end_ms)):
         found[name] = "" if ms is None else _local(ms, definition.zone)
     return found
+
+
+def _words(seconds: float) -> str:
+    """Write a duration so that it reads back as the same."""
+    short = duration(seconds)
+    return short if duration_s(short) == seconds else f"{seconds:g} s"
 
 
 def _local(ms: int, zone: str) -> str:
