@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 
 from queueops.models import Schedule
-from queueops.schedules import by_hand, code, reads
+from queueops.schedules import by_hand, checks, code, reads
 from tests.queueops.schedules.conftest import MINUTE, QUEUE, World, at, instant
 
 Make = Callable[..., Schedule]
@@ -167,3 +167,20 @@ def test_several_processes_may_start_at_once(world: World, deploy: Any) -> None:
 
     world.run(world.now_ms + MINUTE)
     assert Schedule.objects.count() == 1
+
+
+def test_check_says_what_is_wrong_with_the_settings(
+    world: World, make: Make, deploy: Any, settings: Any
+) -> None:
+    make()
+    deploy(tick=TICK, bad={**TICK, "cron": "61 * * * *"})
+    settings.USE_TZ = False
+
+    found = {
+        error.id: error.msg
+        for error in [*checks.check_definitions(None), *checks.check_keys(None, ["default"])]
+    }
+
+    assert found.keys() == {"queueops.E030", "queueops.E031", "queueops.E032"}
+    assert "bad: rule" in found["queueops.E031"]
+    assert "tick" in found["queueops.E032"]
