@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import django
-import environ  # type: ignore[import-untyped]
+import environ
 from django.core.exceptions import ImproperlyConfigured
 
 if django.VERSION >= (6, 0):

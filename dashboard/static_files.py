@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
-from servestatic import ServeStaticASGI  # type: ignore[import-untyped]
+from servestatic import ServeStaticASGI
 
 _HASHED_NAME = re.compile(r"\.[0-9a-f]{12}\.").search
 

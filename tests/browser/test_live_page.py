@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
@@ -126,13 +127,14 @@ def test_no_serious_problem_of_accessibility_in_either_theme(
 ) -> None:
     seed_dead(child, "d")
     seed_ready(store, "a", queue="billing")
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
     page.goto("/")
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
         assert serious(page) == []
     log_in(page)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
         assert serious(page) == []
 
 

@@ -101,7 +101,7 @@ time.sleep(60)
 
 def is_listening(port: int | None) -> bool:
     try:
-        with redis.Redis(port=port or 0, socket_timeout=1, retry=None) as client:
+        with redis.Redis(port=port or 0, socket_timeout=1) as client:
             return bool(client.ping())
     except redis.RedisError:
         return False
