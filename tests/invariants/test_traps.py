@@ -9,10 +9,10 @@ from redis import Redis as Client
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from dashboard.demo.redis_server import LocalServer
 from queueops import keys
 from queueops.connection import connection
 from queueops.job import new_job_id
+from queueops.local_redis import LocalServer
 from queueops.scripts import LUA_DIR
 from queueops.states import JobState, Lane
 from queueops.store import Store
