@@ -119,6 +119,11 @@ def _may_have_table(alias: str) -> bool:
 _tables: dict[tuple[str, str], bool] = {}
 
 
+def forget_databases() -> None:
+    """Ask again which databases have tables of ours, as after a `migrate`."""
+    _tables.clear()
+
+
 def _has_table(alias: str) -> bool:
     """Whether this database is migrated; asked once a database, in its own transaction if one is open."""
     if alias == router.db_for_write(JobRow):
