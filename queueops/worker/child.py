@@ -22,26 +22,30 @@ from redis.exceptions import RedisError
 from queueops.causes import CORRUPT, known_failure
 from queueops.conf import config
 from queueops.errors import CorruptSpec, QueueOpsError, StoreUnavailable
-from queueops.handlers import get_handler
+from queueops.handlers import Handler, get_handler
 from queueops.job import Claimed, Delivery
 from queueops.payload import decode_spec
 from queueops.store import Outcome, Store
 from queueops.worker.board import Board, ChildState
 from queueops.worker.control import Control, Order
 from queueops.worker.databases import watch_connections
-from queueops.worker.executor import ALWAYS, NEVER, Executor, ThreadExecutor
+from queueops.worker.executor import ALWAYS, NEVER, make_executor
 from queueops.worker.feed import Feed, Pace, Request
+from queueops.worker.leaving import leave
 from queueops.worker.rules import Rules
 from queueops.worker.running import Runner, Task
-from queueops.worker.start import leave
 from queueops.worker.waiting import Waiter
 
 logger = logging.getLogger("queueops.worker")
 
 #: Jobs in one claim at most, and outcomes in one settlement: a longer script is everybody's wait.
-MAX_BATCH = 100
+MAX_BATCH, MIN_BATCH = 100, 25
+#: ... and an exchange shall take about so long. Seconds.
+TRIP_S = 0.006
 #: Outcomes may wait so long for company while claimed jobs keep the slots busy. Seconds.
 COMPANY_S = 0.002
+#: Brief jobs share one thread until none ended for so long. Seconds.
+SPREAD_S = 0.001
 #: Claimed jobs that wait for a slot go back when no job ended for so long. Seconds.
 STALE_S = 0.01
 #: Between two tries to reach Redis, at most, seconds.
@@ -73,12 +77,14 @@ class Child:
         self._rules = Rules(store.connection)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         runner = Runner(board, self._rules, self._look)
-        self._executor: Executor = ThreadExecutor(self._slots, runner, self._ring)
+        self._executor = make_executor(order, self._slots, runner, store.connection, self._ring)
         self._waiter = Waiter(store.connection)
         self._feeds: dict[str, Feed] = {}
         self._by_wake: dict[str, Feed] = {}
         self._turn: list[Feed] = []  # in the order of their turns
+        self._handlers: dict[str, Handler] = {}  # the registries ask more questions than this
         self._pace = Pace()
+        self._batch = MAX_BATCH
         self._last_end = 0.0
         self._finished = 0
         self._outage: _Outage | None = None
@@ -99,7 +105,8 @@ class Child:
             now = time.monotonic()
             self._board.turned(now)
             self._collect(now)
-            self._give_back_stale(now)
+            if self._executor.waiting:
+                self._look_after_waiting(now)
             feed = self._next_feed(now)
             if feed is not None:
                 self._exchange(feed, woke=now >= feed.ask_at)
@@ -170,55 +177,55 @@ class Child:
             self._finished += count
             self._board.count(self._finished, self._executor.waiting)
 
-    def _give_back_stale(self, now: float) -> None:
-        """Give back what was claimed ahead and finds no slot: the jobs before it turned out long."""
-        if self._executor.waiting and now - self._last_end > STALE_S:
+    def _look_after_waiting(self, now: float) -> None:
+        """See that what waits starts soon, or goes back: the jobs before it turned out long."""
+        silent_s = now - self._last_end
+        if silent_s > SPREAD_S:
+            self._executor.spread()
+        if silent_s > STALE_S:
             for task in self._executor.take_back():
                 task.feed.add(Outcome.release(task.delivery, reason="no free slot"), now)
 
     # -- whose turn it is -----------------------------------------------------------------
 
     def _room(self, now: float) -> int:
-        """How many jobs may be claimed: the free slots, and as many as ended in the last 10 ms."""
+        """How many jobs may be claimed now: the free slots, and as many as will end meanwhile.
+
+        While enough wait for the slots, none: a batch shall be worth its round trip.
+        """
+        executor = self._executor
         if self._stopping:
             return 0
-        executor = self._executor
-        room = executor.free
-        if not self._is_probation:
-            room += max(0, min(MAX_BATCH, self._pace.recent(now)) - executor.waiting)
-        return min(MAX_BATCH, room)
+        if self._is_probation:
+            return executor.free
+        ahead, behind = self._pace.ahead(now), executor.behind
+        if not executor.free and 2 * behind > ahead:
+            return 0
+        return min(self._batch, executor.free + max(0, ahead - behind))
 
     def _next_feed(self, now: float) -> Feed | None:
         """The queue to talk about with Redis now, if any; it moves to the end of the line."""
         if self._outage is not None and now < self._outage.retry_at:
             return None
         room = self._room(now)
-        can_wait = self._executor.waiting > 0
+        can_wait = self._executor.behind > 0
         for place, feed in enumerate(self._turn):
             if feed.paused_until > now:
                 continue
             if (
                 feed.unanswered is not None
                 or (feed.owes_token and not self._stopping)
-                or (room and self._wants(feed, now, room))
+                or (room and (feed.is_hungry or feed.ask_at <= now))
                 or (feed.outcomes and self._is_time_to_settle(feed, now, can_wait))
             ):
                 self._turn.append(self._turn.pop(place))
                 return feed
         return None
 
-    def _wants(self, feed: Feed, now: float, room: int) -> bool:
-        if not (feed.is_hungry or feed.ask_at <= now):
-            return False
-        if self._executor.free:
-            return True
-        # All slots are busy: ask ahead only for a batch that is worth a round trip.
-        return room >= 1 + self._executor.waiting
-
     def _is_time_to_settle(self, feed: Feed, now: float, can_wait: bool) -> bool:
         if not can_wait or self._stopping:
             return True
-        return len(feed.outcomes) >= MAX_BATCH // 2 or now - feed.oldest >= COMPANY_S
+        return len(feed.outcomes) >= self._batch // 2 or now - feed.oldest >= COMPANY_S
 
     # -- one round trip -----------------------------------------------------------------
 
@@ -229,7 +236,7 @@ class Child:
             limit = max(1, room // hungry) if room and (feed.is_hungry or feed.ask_at <= now) else 0
             if limit:
                 feed.request += 1
-            outcomes, feed.outcomes = feed.outcomes[:MAX_BATCH], feed.outcomes[MAX_BATCH:]
+            outcomes, feed.outcomes = feed.outcomes[: self._batch], feed.outcomes[self._batch :]
             feed.unanswered = Request(outcomes, feed.request, limit)
         return feed.unanswered
 
@@ -246,7 +253,8 @@ class Child:
                 rescuing = now >= max(self._cautious_until, self._board.cautious_until)
                 words, claimed = self._store.exchange(
                     feed.queue, self.name, request.outcomes, request=request.number, limit=request.limit,
-                    suspects=self._is_probation, rescuing=rescuing,
+                    starts=None if self._executor.starts_at_claim else 0, suspects=self._is_probation,
+                    rescuing=rescuing,
                 )  # fmt: skip
             else:
                 words = self._store.settle(feed.queue, self.name, request.outcomes)
@@ -261,10 +269,18 @@ class Child:
             feed.failed(time.monotonic())
             return
         self._found_redis()
+        self._learn(time.monotonic() - now, len(request.outcomes) + (len(claimed.jobs) if claimed else 0))
         self._told(feed, request.outcomes, words)
         feed.unanswered = None
         if claimed is not None:
             self._claimed(feed, request, claimed, sent=now, woke=woke)
+
+    def _learn(self, trip_s: float, records: int) -> None:
+        """Size the next exchanges so that none keeps others from Redis for long."""
+        self._pace.took(trip_s)
+        if records >= MIN_BATCH:
+            fitting = int(TRIP_S * records / trip_s / 2)  # half to settle, half to claim
+            self._batch = max(MIN_BATCH, min(MAX_BATCH, (3 * self._batch + fitting) // 4))
 
     def _told(self, feed: Feed, outcomes: list[Outcome], words: list[str]) -> None:
         for outcome, word in zip(outcomes, words, strict=True):
@@ -322,12 +338,13 @@ class Child:
                 now,
             )
             return None
-        handler = get_handler(spec.handler)
+        handler = self._handlers.get(spec.handler) or get_handler(spec.handler)
         if handler is None:
             reason = f"no handler is named {spec.handler}"
             logger.warning("%s of %s: %s here; again in %g s", job.id, job.queue, reason, UNKNOWN_AGAIN_S)
             feed.add(Outcome.snooze(job, delay_s=UNKNOWN_AGAIN_S, reason=reason, unknown=True), now)
             return None
+        self._handlers[spec.handler] = handler
         return Task(job, spec, handler, feed, feed.index)
 
     # -- Redis away -----------------------------------------------------------------------
@@ -383,7 +400,7 @@ class Child:
                     if feed.is_keeper:
                         alarm = min(alarm, feed.ask_at)
         if executor.waiting:
-            until = min(until, self._last_end + STALE_S)
+            until = min(until, self._last_end + (STALE_S if executor.behind else SPREAD_S))
             executor.rings_below = executor.waiting // 2
         else:
             executor.rings_below = ALWAYS

@@ -20,6 +20,7 @@ class Order:
     slots: int
     queues: tuple[str, ...]
     supervisor: int  # process id
+    executor: str = "threads"  # where handlers run, or 'celery'
 
     @property
     def is_probation(self) -> bool:

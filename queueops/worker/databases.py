@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
 from django.db import close_old_connections
 from django.db.backends.signals import connection_created
+
+logger = logging.getLogger("queueops.worker")
 
 _here = threading.local()
 
@@ -29,4 +32,7 @@ def watch_connections() -> None:
 def tidy_connections() -> None:
     """Close this thread's connections that are broken or past their age."""
     if getattr(_here, "used", False):
-        close_old_connections()
+        try:
+            close_old_connections()
+        except Exception:  # a driver may fail even at closing; the job's outcome stands
+            logger.exception("a database connection could not be closed")

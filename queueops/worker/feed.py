@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ FIRST_EARLY_S = 0.0003
 AIM_US = 60
 #: Wait after an error that belongs to this queue alone; doubled each time, seconds.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
+#: What ended this long ago still says how fast jobs end. Seconds.
+WINDOW_S = 0.1
+#: ... and so much later than it should the claim thread may run, between handlers. Seconds.
+SPARE_S = 0.004
 
 
 @dataclass(frozen=True)
@@ -89,20 +94,27 @@ class Feed:
 
 
 class Pace:
-    """How many jobs ended lately: so many may be claimed ahead, and no more."""
+    """How fast jobs end: what will have ended before a next exchange returns may be claimed ahead."""
 
-    def __init__(self, window_s: float = 0.01) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._ended: deque[tuple[float, int]] = deque()
         self._sum = 0
+        self._trip_s = 0.001  # an exchange with Redis takes about so long
 
     def add(self, count: int, now: float) -> None:
         """`count` jobs ended just now."""
         self._ended.append((now, count))
         self._sum += count
 
-    def recent(self, now: float) -> int:
-        """Jobs that ended within the window."""
-        while self._ended and self._ended[0][0] < now - self._window_s:
+    def took(self, trip_s: float) -> None:
+        """An exchange took so long. Longer ones count at once, shorter ones by and by."""
+        self._trip_s = max(trip_s, self._trip_s + (trip_s - self._trip_s) / 8)
+
+    def ahead(self, now: float) -> int:
+        """How many jobs will end within two exchanges, by what ended in the last 100 ms."""
+        while self._ended and self._ended[0][0] < now - WINDOW_S:
             self._sum -= self._ended.popleft()[1]
-        return self._sum
+        if not self._ended:
+            return 0
+        over_s = max(now - self._ended[0][0], self._trip_s)
+        return min(self._sum, math.ceil(self._sum / over_s * (2 * self._trip_s + SPARE_S)))

@@ -108,6 +108,7 @@ class Nursery:
     memory: Memory
     start: Start
     posts: list[Post]
+    executor: str = "threads"
     zygote: Zygote | None = None
     _free_boards: list[int] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -152,7 +153,7 @@ class Nursery:
         board = self.memory.board(index)
         board.clear()
         here, there = Control.pair()
-        order = Order(name, post.role, index, self.slots, tuple(queues), os.getpid())
+        order = Order(name, post.role, index, self.slots, tuple(queues), os.getpid(), self.executor)
         pid = self.zygote.fork(order, there)
         there.close()
         if pid is None:

@@ -23,6 +23,7 @@ class Rules:
         self._policies: dict[str, RetryPolicy] = {}
         self._by_queue: dict[str, str] = {}
         self._complained: set[str] = set()
+        self._found: dict[tuple[str, str], RetryPolicy] = {}  # for jobs that ask for none of their own
 
     def load(self, queue: str) -> None:
         """Read the queue's default policy and all policies. Raises RedisError."""
@@ -38,6 +39,7 @@ class Rules:
         for raw_name, raw in client.hgetall(keys.POLICIES).items():
             self._add(found, raw_name.decode(errors="replace"), raw)
         self._policies = found
+        self._found = {}
 
     def _add(self, found: dict[str, RetryPolicy], name: str, given: Any) -> None:
         try:
@@ -49,8 +51,14 @@ class Rules:
         self, queue: str, handler: str, asked: str | RetryPolicy | None, declared: Any = None
     ) -> RetryPolicy:
         """The policy of one job: `asked` is the job's own, `declared` what its handler's code says."""
-        if isinstance(asked, RetryPolicy):
-            return asked
+        if asked is not None:
+            return asked if isinstance(asked, RetryPolicy) else self._choose(queue, handler, asked, declared)
+        found = self._found.get((queue, handler))
+        if found is None:
+            found = self._found[queue, handler] = self._choose(queue, handler, None, declared)
+        return found
+
+    def _choose(self, queue: str, handler: str, asked: str | None, declared: Any) -> RetryPolicy:
         conf = config()
         choices = (
             asked,

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
@@ -23,7 +23,6 @@ from queueops.masking import redact, secrets_in
 from queueops.payload import Spec, encode_value
 from queueops.policies import Bury, Retry, RetryPolicy, decide
 from queueops.store import Outcome
-from queueops.worker.board import Board
 from queueops.worker.databases import tidy_connections
 from queueops.worker.limits import SoftLimits
 from queueops.worker.rules import Rules
@@ -31,25 +30,35 @@ from queueops.worker.rules import Rules
 logger = logging.getLogger("queueops.worker")
 
 
+class Slots(Protocol):
+    """Where a Runner notes what it runs: worker.board.Board, or a Celery worker's."""
+
+    def start(self, slot: int, queue: Any, job_id: str, delivery: int, deadline: float) -> float:
+        """Note that a handler starts in `slot`; the time. `deadline` is seconds from now, 0 for none."""
+
+    def stop(self, slot: int) -> None:
+        """Note that it is over."""
+
+
 class Task:
     """A claimed job with what is needed to run it."""
 
     __slots__ = ("delivery", "feed", "handler", "is_async", "queue_index", "since", "spec")
 
-    def __init__(self, delivery: Delivery, spec: Spec, handler: Handler, feed: Any, queue_index: int) -> None:
+    def __init__(self, delivery: Delivery, spec: Spec, handler: Handler, feed: Any, queue_index: Any) -> None:
         self.delivery = delivery
         self.spec = spec
         self.handler = handler
         self.is_async = handler.is_async
         self.feed = feed  # whose queue it came from; the child's own
-        self.queue_index = queue_index
+        self.queue_index = queue_index  # its queue as the board knows it
         self.since = time.monotonic()  # claimed
 
 
 class Runner:
     """Runs handlers of one child on whatever thread or loop it is called."""
 
-    def __init__(self, board: Board, rules: Rules, look: Look) -> None:
+    def __init__(self, board: Slots, rules: Rules, look: Look) -> None:
         self._board = board
         self._rules = rules
         self._look = look
@@ -66,7 +75,7 @@ class Runner:
     def limits(self, task: Task) -> tuple[float | None, float]:
         """The soft and the hard limit in seconds: the job's own, its policy's, its handler's, the site's."""
         policy, handler = self.policy(task), task.handler
-        soft, hard = task.spec.extra.get("limits") or (None, None)
+        soft, hard = _own_limits(task.spec.extra.get("limits"))
         return (
             soft or policy.soft_limit_s or handler.soft_limit_s,
             hard or policy.hard_limit_s or handler.hard_limit_s or self._hard_limit_s,
@@ -248,6 +257,14 @@ def _hiding(spec: Spec) -> Callable[[str], str]:
     """What takes the secrets of a job's arguments out of an error's text, before anybody keeps it."""
     secrets = secrets_in((spec.args, spec.kwargs), config().secret_names)
     return lambda text: redact(text, secrets)
+
+
+def _own_limits(given: Any) -> tuple[float | None, float | None]:
+    """The limits that the job itself carries: two numbers or None; anything else counts as none."""
+    if not isinstance(given, list) or len(given) != 2:
+        return None, None
+    soft, hard = (each if isinstance(each, (int, float)) and 0 < each < 1e9 else None for each in given)
+    return soft, hard
 
 
 def _ms_since(started: float) -> int:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import os
 import signal
-import sys
 from typing import NoReturn
 
 from django.db import close_old_connections
@@ -16,6 +14,7 @@ from queueops.publishing import publish
 from queueops.store import Store
 from queueops.worker.board import Memory
 from queueops.worker.control import Control, Order
+from queueops.worker.leaving import leave
 
 logger = logging.getLogger("queueops.worker")
 
@@ -53,14 +52,3 @@ def start_process(order: Order, control: Control, memory: Memory) -> NoReturn:
     except BaseException:
         logger.exception("%s ends: an error that was not foreseen", order.child)
     leave(code)
-
-
-def leave(code: int) -> NoReturn:
-    """End the process without waiting for its threads: handlers may run on for hours."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    logging.shutdown()
-    os._exit(code)

@@ -68,6 +68,7 @@ class Options:
     burst: bool = False
     grace_s: float = 25.0
     housekeeping: bool = True
+    executor: str = "threads"  # where handlers run, or 'celery'
 
 
 class Supervisor:
@@ -83,7 +84,9 @@ class Supervisor:
         if options.housekeeping:
             posts.append(Post("housekeeper", "housekeeper"))
         self._memory = Memory(len(posts), options.concurrency)
-        self._nursery = Nursery(self.worker, options.concurrency, self._memory, self._start_process, posts)
+        self._nursery = Nursery(
+            self.worker, options.concurrency, self._memory, self._start_process, posts, options.executor
+        )
         self._store: Store
         self._leases: Leases
         self._queues: list[str] = list(options.queues)
