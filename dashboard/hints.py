@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from dashboard import channel
+from dashboard import channel, queries
 from queueops.inspector import QueueSummary
 
 TOPIC = "hints"
@@ -14,6 +14,7 @@ _Shape = tuple[object, ...]
 
 def hint(*queues: str) -> None:
     """Tell every viewer at once that these queues have changed: somebody has acted."""
+    queries.expire()  # whoever acted sees the effect on the page they are sent to
     channel.tell(GROUP, {"type": "live.fragment", "text": text(queues)})
 
 

@@ -105,6 +105,13 @@ def snapshot(max_age_s: float = 1.0) -> Snapshot:
         _asking.release()
 
 
+def expire() -> None:
+    """Have the next page of this process ask Redis anew."""
+    global _last
+    if not _last.away and _last.is_known:
+        _last = replace(_last, taken=min(_last.taken, time.monotonic() - 2.0))
+
+
 def last_fleet() -> Fleet:
     """Return what was last known of the fleet."""
     return _last.fleet

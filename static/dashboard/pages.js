@@ -169,10 +169,11 @@
   const refreshAll = () => all('[hx-trigger~="list-hint"]').forEach(refresh);
 
   document.addEventListener("htmx:ws:after:message:incoming", (event) => {
-    const hints = event.detail?.message?.json?.hints;
-    if (Array.isArray(hints)) concerned(hints).forEach(refresh);
+    const data = event.detail?.message?.data;
+    if (typeof data === "string" && data.startsWith('{"hints"')) concerned(JSON.parse(data).hints).forEach(refresh);
   });
-  document.addEventListener("live-stale", refreshAll);
+  document.body.addEventListener("live-stale", refreshAll); // dispatched on the body, and does not bubble
+  document.addEventListener("htmx:ws:after:connection", refreshAll); // what was hinted before nobody heard
   document.addEventListener("page-changed", () => all('[hx-trigger~="list-hint"]').forEach((each) => {
     fetched.delete(each);
     refresh(each);
