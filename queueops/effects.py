@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections, router, transaction
@@ -19,6 +20,9 @@ from queueops.payload import decode_value, encode_value
 from queueops.states import JobState
 
 _READS = ("SELECT", "WITH", "EXPLAIN", "SHOW", "PRAGMA", "SAVEPOINT", "RELEASE", "ROLLBACK", "BEGIN", "SET")
+#: Half of the shortest keep time of an id: what was written until then is of its earlier life. The
+#: clock of the host that wrote it is not Redis TIME.
+BETWEEN_LIVES = timedelta(seconds=150)
 _ENDED = (JobState.DONE.value, GONE)
 
 
@@ -46,12 +50,13 @@ def once(key: str, func: Callable[[], Any]) -> Any:
     using = router.db_for_write(Effect)
     _check_transaction(using)
     with transaction.atomic(using=using):
-        if not _begin(job, key, using):
-            if not _is_new_life(job, using):
+        end = _earlier_end(job, using)
+        if not _begin(job, key, using, end):
+            if end is None or not _is_stale(_mine(job, key, using).get(), end) or not _is_owner(job):
                 return _recorded(job, key, using)
             _mine(job, key, using).delete()  # of an earlier use of this id, not pruned yet
-            _begin(job, key, using)
-        elif _is_over(job, using) and not _is_owner(job):
+            _begin(job, key, using, end)
+        elif end is not None and not _is_owner(job):
             raise LostLease(f"{job.id} in {job.queue} ended while delivery {job.delivery} slept")
         with _only(using):
             result = func()
@@ -60,16 +65,25 @@ def once(key: str, func: Callable[[], Any]) -> Any:
     return decode_value(said)
 
 
-def _begin(job: CurrentJob, key: str, using: str) -> bool:
+def _begin(job: CurrentJob, key: str, using: str, earlier_end: datetime | None) -> bool:
     """Insert the effect; False when it is there. Waits for another delivery that is just at it."""
     db = connections[using]
-    columns = ("queue", "idempotency_key", "key", "job_id", "delivery", "result", "created_at")
-    now = db.ops.adapt_datetimefield_value(timezone.now())
+    columns = ("queue", "idempotency_key", "key", "job_id", "delivery", "result", "created_at", "earlier_end")
+    adapt = db.ops.adapt_datetimefield_value
     with db.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO queueops_effect ({', '.join(map(db.ops.quote_name, columns))}) "  # noqa: S608 - ours
-            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (queue, idempotency_key, key) DO NOTHING",
-            [job.queue, job.idempotency_key, key, job.id, job.delivery, "", now],
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (queue, idempotency_key, key) DO NOTHING",
+            [
+                job.queue,
+                job.idempotency_key,
+                key,
+                job.id,
+                job.delivery,
+                "",
+                adapt(timezone.now()),
+                adapt(earlier_end),
+            ],
         )
         return bool(cursor.rowcount == 1)
 
@@ -85,21 +99,25 @@ def _mine(job: CurrentJob, key: str, using: str) -> Any:
     return Effect.objects.using(using).filter(queue=job.queue, idempotency_key=job.idempotency_key, key=key)
 
 
-def _is_over(job: CurrentJob, using: str) -> bool:
-    """Whether the record says that this id's job has ended for good: then its effects may be pruned."""
+def _earlier_end(job: CurrentJob, using: str) -> datetime | None:
+    """When a job of this id ended for good, by the record: then effects of it may be here or be pruned.
+
+    It was this very job, and this process slept through its end; or one whose id was used again,
+    and the record has not heard of it yet. Redis knows which.
+    """
     ended = Job.objects.using(using).filter(queue=job.queue, job_id=job.id, state__in=_ENDED)
-    return bool(ended.exists())
+    return ended.values_list("finished_at", flat=True).first()
+
+
+def _is_stale(effect: Effect, end: datetime) -> bool:
+    """Whether it is of the life of this id that ended then, and not of the one after it."""
+    return effect.earlier_end != end and effect.created_at < end + BETWEEN_LIVES
 
 
 def _is_owner(job: CurrentJob) -> bool:
     """Whether Redis says that this delivery runs now."""
     state, delivery = connection().client.hmget(keys.job(job.queue, job.id), "state", "delivery")
     return state == JobState.PENDING.encode() and delivery == str(job.delivery).encode()
-
-
-def _is_new_life(job: CurrentJob, using: str) -> bool:
-    """Whether the id was enqueued again after its job had ended, and the record has not heard of it."""
-    return _is_over(job, using) and _is_owner(job)
 
 
 def _check_transaction(using: str) -> None:

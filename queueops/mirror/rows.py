@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django.db import connections, models
+from django.db.models import Q
 
 from queueops.events import Event
 from queueops.job import from_ms, to_ms
@@ -212,8 +213,8 @@ def _details(event: Event) -> dict[str, Any]:
 def forget_earlier_lives(using: str, jobs: Iterable[Folded]) -> None:
     """Delete what belongs to an earlier use of a job's id: its attempts and tags, and its effects.
 
-    Effects are told apart by time, with half of the shortest keep time between the two lives: the
-    clock of the host that wrote them is not Redis TIME.
+    An effect of the new life says when the earlier one had ended, or was made long after it: the
+    clock of the host that wrote it is not Redis TIME.
     """
     for job in jobs:
         if job.earlier_life_ended is None:
@@ -221,9 +222,11 @@ def forget_earlier_lives(using: str, jobs: Iterable[Folded]) -> None:
         mine = {"queue": job.row.queue, "job_id": job.row.job_id}
         Attempt.objects.using(using).filter(**mine).delete()
         JobTag.objects.using(using).filter(**mine).delete()
-        ended = job.earlier_life_ended + _BETWEEN_LIVES_MS
-        if ended < (job.row.enqueued_at or job.row.since):
-            Effect.objects.using(using).filter(**mine, created_at__lt=from_ms(ended)).delete()
+        ended = from_ms(job.earlier_life_ended)
+        effects = Effect.objects.using(using).filter(
+            **mine, created_at__lt=from_ms(job.earlier_life_ended + _BETWEEN_LIVES_MS)
+        )
+        effects.filter(Q(earlier_end__isnull=True) | ~Q(earlier_end=ended)).delete()
 
 
 # -- one statement ----------------------------------------------------------------------------------

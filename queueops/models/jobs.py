@@ -273,6 +273,8 @@ class Effect(models.Model):
     delivery = models.PositiveBigIntegerField()
     result = CleanTextField()
     created_at = models.DateTimeField()
+    #: When an earlier job of this id had ended, if the record said so then: tells lives of an id apart.
+    earlier_end = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [

@@ -51,7 +51,7 @@ def snapshot() -> list[Any]:
     return [
         sorted(
             tuple(str(value) for name, value in values.items() if name not in {"id", "updated_at"})
-            for values in model.objects.values()  # type: ignore[attr-defined]
+            for values in model.objects.values()
         )
         for model in (Job, JobEvent, Attempt, JobTag)
     ]
