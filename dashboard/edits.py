@@ -58,10 +58,7 @@ def read(job: Job, text: str) -> Edit:
     given = {"args": given.get("args", []), "kwargs": given.get("kwargs", {})}
     if not isinstance(given["args"], list) or not isinstance(given["kwargs"], dict):
         raise ValueError('"args" must be a list and "kwargs" an object')
-    masked, _ = mask(old, also_secret())
-    new = _unmask(given, old, masked)
-    if _has_mask(new) and not _has_mask(old):
-        raise ValueError(f"a value still says {MASK}: type the secret, or leave it where it was")
+    new = unmask(given, old)
     try:
         spec = encode_spec(
             job.handler or "",
@@ -74,6 +71,7 @@ def read(job: Job, text: str) -> Edit:
         )
     except TypeError as error:
         raise ValueError(str(error)) from None
+    masked, _ = mask(old, also_secret())
     shown, _ = mask(new, also_secret())
     lines = difference(masked, shown)
     return Edit(spec, lines, new == old, not lines and new != old)
@@ -99,6 +97,15 @@ def kept(spec: bytes | None) -> str:
 
 def _lines(value: Any) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False).splitlines()[:20_000]
+
+
+def unmask(given: Any, old: Any) -> Any:
+    """Put old values back where their masked form was left. Raises ValueError for a mask left over."""
+    masked, _ = mask(old, also_secret())
+    new = _unmask(given, old, masked)
+    if _has_mask(new) and not _has_mask(old):
+        raise ValueError(f"a value still says {MASK}: type the secret, or leave it where it was")
+    return new
 
 
 def _unmask(given: Any, old: Any, masked: Any) -> Any:

@@ -8,12 +8,15 @@ from typing import Any
 
 from django import forms
 
+from dashboard import edits
 from dashboard.forms import DurationField, ZonedForm, duration_s, in_zone
+from dashboard.payloads import also_secret
 from dashboard.templatetags.dashboard import duration
 from queueops.conf import config
 from queueops.cron import check_zone
 from queueops.errors import ScheduleError
 from queueops.job import from_ms, to_ms
+from queueops.masking import mask
 from queueops.models import Schedule
 from queueops.schedules.definition import Definition
 from queueops.schedules.reads import problems_of
@@ -87,10 +90,21 @@ class ScheduleForm(forms.Form):
         return key
 
     def clean_args(self) -> Any:
-        return _json(self.cleaned_data["args"] or "[]", 'a JSON list, like [1, "two"]')
+        given = _json(self.cleaned_data["args"] or "[]", 'a JSON list, like [1, "two"]')
+        return self._unmasked(given, "args")
 
     def clean_kwargs(self) -> Any:
-        return _json(self.cleaned_data["kwargs"] or "{}", 'a JSON object, like {"day": 1}')
+        given = _json(self.cleaned_data["kwargs"] or "{}", 'a JSON object, like {"day": 1}')
+        return self._unmasked(given, "kwargs")
+
+    def _unmasked(self, given: Any, name: str) -> Any:
+        """Put secrets back that the form showed masked."""
+        if self.schedule is None:
+            return given
+        try:
+            return edits.unmask(given, getattr(self.schedule, name))
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
 
     def clean_jitter_s(self) -> float:
         return self.cleaned_data["jitter_s"] or 0.0
@@ -156,7 +170,8 @@ def _initial(schedule: Schedule) -> dict[str, Any]:
             "catch_up_cap", "catch_up_rate_per_s", "overlap",
         )
     }  # fmt: skip
-    found |= {name: json.dumps(getattr(schedule, name), ensure_ascii=False) for name in ("args", "kwargs")}
+    for name in ("args", "kwargs"):
+        found[name] = json.dumps(mask(getattr(schedule, name), also_secret())[0], ensure_ascii=False)
     found |= {name: _words(getattr(schedule, name)) for name in ("catch_up_max_age_s", "jitter_s")}
     for name, ms in (("start_at", definition.start_ms), ("end_at", definition.end_ms)):
         found[name] = "" if ms is None else _local(ms, definition.zone)

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import acts, known
+from dashboard import acts, known, payloads
 from dashboard.access import may, needs
 from dashboard.answers import Undo, answered, next_url
 from dashboard.forms import PauseForm, ReasonForm
@@ -72,7 +72,7 @@ def _page(request: HttpRequest, row: Schedule) -> HttpResponse:
     context = {
         "each": _shown(row, now_ms),
         "row": row,
-        "definition": row.definition(),
+        "payload": payloads.show({"args": payloads.plain(row.args), "kwargs": payloads.plain(row.kwargs)}),
         "changes": _clock_changes(row.definition(), now_ms),
         "rule_words": CLOCK_CHANGE_RULE,
         "now": from_ms(now_ms),

@@ -9,9 +9,11 @@ from django.db import IntegrityError, transaction
 
 from queueops import cron
 from queueops.client import enqueue
+from queueops.conf import config
 from queueops.errors import QueueOpsError
 from queueops.inspector import Inspector
 from queueops.job import from_ms, to_ms
+from queueops.masking import mask
 from queueops.models import OperatorAction, Schedule, ScheduleSlot
 from queueops.schedules.definition import MAX_SUFFIX
 from queueops.schedules.rows import HAND
@@ -205,6 +207,7 @@ def _note(
         filter={"schedule": schedule.key},
         count=1,
         reason=reason,
-        before=before,
-        after=after,
+        # Arguments may hold secrets, and the activity is for many eyes.
+        before=mask(before, config().secret_names)[0],
+        after=mask(after, config().secret_names)[0],
     )

@@ -234,6 +234,26 @@ def test_the_form_says_what_an_edit_does_to_slots_that_are_due(
     assert (action.before["rule"], action.after["rule"]) == ("0 3 * * *", "0 5 * * *")
 
 
+def test_secrets_are_masked_on_every_page_and_kept_by_an_edit(
+    admin_client_: Client, nightly: Schedule
+) -> None:
+    secret = {"api_key": "hunter2hunter2", "day": 1}
+    Schedule.objects.filter(pk=nightly.pk).update(args=[secret])
+
+    pages = [admin_client_.get(f"{URL}{path}").content.decode() for path in ("", "nightly/", "nightly/edit/")]
+    form = admin_client_.get(f"{URL}nightly/edit/").context["form"]
+    typed = {**GIVEN, "args": form.initial["args"].replace("1}", "2}"), "queue": "default"}
+    answer = admin_client_.post(f"{URL}nightly/edit/", typed)
+
+    assert answer.status_code == 302
+    assert Schedule.objects.get().args == [{**secret, "day": 2}]
+    pages.append(admin_client_.get("/activity/").content.decode())
+    assert all("hunter2" not in page for page in pages)
+    assert "hunter2" not in json.dumps(list(OperatorAction.objects.values("before", "after")))
+    left = {**typed, "args": form.initial["args"].replace("api_key", "other_key")}
+    assert "args" in admin_client_.post(f"{URL}nightly/edit/", left).context["form"].errors
+
+
 def test_dates_are_those_of_a_clock_in_the_schedules_zone(admin_client_: Client) -> None:
     admin_client_.post(f"{URL}new", {**GIVEN, "start_at": "2027-06-01T00:00", "end_at": "2027-07-01 00:00"})
 
