@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 
@@ -21,6 +22,10 @@ def validate_queue_name(value: str) -> None:
         check_queue(value)
     except (TypeError, ValueError) as error:
         raise ValidationError(str(error)) from error
+
+
+def _between(least: float, most: float) -> tuple[MinValueValidator, MaxValueValidator]:
+    return MinValueValidator(least), MaxValueValidator(most)
 
 
 class Audit(models.TextChoices):
@@ -43,23 +48,27 @@ class Queue(models.Model):
     paused_until = models.DateTimeField(null=True, blank=True)
     paused_at = models.DateTimeField(null=True, blank=True, editable=False)
     paused_by = models.CharField(max_length=150, blank=True, editable=False)
-    concurrency = models.PositiveIntegerField(null=True, blank=True)
-    rate_per_s = models.FloatField(null=True, blank=True)
-    rate_burst = models.PositiveIntegerField(null=True, blank=True)
-    lease_s = models.FloatField(null=True, blank=True)
-    max_rescues = models.PositiveIntegerField(null=True, blank=True)
+    concurrency = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    rate_per_s = models.FloatField(null=True, blank=True, validators=[*_between(0.001, 1_000_000)])
+    rate_burst = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    lease_s = models.FloatField(null=True, blank=True, validators=[*_between(1, 3_600)])
+    max_rescues = models.PositiveIntegerField(null=True, blank=True, validators=[MaxValueValidator(1_000)])
     default_policy = models.ForeignKey(
         "RetryPolicy", null=True, blank=True, on_delete=models.SET_NULL, related_name="queues"
     )
     audit = models.CharField(max_length=8, choices=Audit, blank=True)
-    events_max = models.PositiveIntegerField(null=True, blank=True)
+    events_max = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1_000)])
     #: How long Redis answers for a done job, and lets a discarded one be restored.
-    done_keep_s = models.FloatField(null=True, blank=True)
-    discarded_keep_s = models.FloatField(null=True, blank=True)
+    done_keep_s = models.FloatField(
+        null=True, blank=True, validators=[*_between(MIN_DONE_KEEP_S, MAX_DELAY_S)]
+    )
+    discarded_keep_s = models.FloatField(null=True, blank=True, validators=[*_between(60, MAX_DELAY_S)])
     #: How long the record keeps a job that ended well, one that was set aside, one that was ever dead.
-    record_done_s = models.FloatField(null=True, blank=True)
-    record_discarded_s = models.FloatField(null=True, blank=True)
-    record_dead_s = models.FloatField(null=True, blank=True)
+    record_done_s = models.FloatField(null=True, blank=True, validators=[*_between(60, 10 * MAX_DELAY_S)])
+    record_discarded_s = models.FloatField(
+        null=True, blank=True, validators=[*_between(60, 10 * MAX_DELAY_S)]
+    )
+    record_dead_s = models.FloatField(null=True, blank=True, validators=[*_between(60, 10 * MAX_DELAY_S)])
     version = models.PositiveBigIntegerField(default=1, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -91,6 +100,14 @@ class Queue(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Check the fields together. Raises ValidationError at the field that is wrong."""
+        if self.rate_burst is not None and self.rate_per_s is None:
+            raise ValidationError({"rate_burst": "A burst needs a rate."})
+        if not self.paused and (self.paused_until is not None or self.paused_reason):
+            field = "paused_until" if self.paused_until is not None else "paused_reason"
+            raise ValidationError({field: 'This is for a paused queue: tick "paused" too.'})
 
 
 class RetryPolicy(models.Model):
