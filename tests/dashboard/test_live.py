@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import Callable
+from socket import SO_RCVBUF, SOL_SOCKET
+from socket import socket as tcp_socket
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -246,3 +248,32 @@ async def test_nobody_watching_costs_nothing(site: Site, member: Member, redis: 
     await asyncio.sleep(3)
 
     assert int(redis.info("stats")["total_commands_processed"]) - before <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_client_that_does_not_read_is_let_go(site: Site, member: Member, store: Store) -> None:
+    """What waits for it is bounded: after SEND_LIMIT_S the server forgets it."""
+    for i in range(100):  # large messages, so that the kernel's buffers fill in seconds
+        await sync_to_async(seed_ready)(store, "a", queue=f"{'long-' * 11}{i:03}")
+    cookie = await cookie_of(await sync_to_async(member)("Viewer"))
+    slow = tcp_socket()
+    slow.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+    slow.connect(("127.0.0.1", site.port))
+    request = (
+        "GET /ws/live/?topic=overview HTTP/1.1\r\nHost: 127.0.0.1:{0}\r\nOrigin: http://127.0.0.1:{0}\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nCookie: {1}\r\n\r\n"
+    )
+    slow.sendall(request.format(site.port, cookie).encode())
+
+    async with opened(site, cookie) as reader:  # others are served meanwhile
+        for _ in range(30):
+            await next_message(reader, 20)
+
+    slow.settimeout(5)  # a server that still held it would send a message a second
+    received = 0
+    with slow:
+        while chunk := await asyncio.to_thread(slow.recv, 1 << 20):
+            received += len(chunk)
+    assert received > 100_000  # it was a viewer, until the end of file
