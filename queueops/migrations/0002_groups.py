@@ -1,4 +1,4 @@
-"""The groups Viewer, Operator and Admin. (The trigger on events is made after each migrate: `append_only`.)"""
+"""The groups Viewer, Operator and Admin. (Triggers on events are made after each migrate: `append_only`.)"""
 
 from typing import Any
 

@@ -6,8 +6,9 @@ lacks, a crash at any line loses nothing, and what is read twice is written once
 stream id, a job's row by its newest event. Two mirrors may run at once.
 """
 
+from queueops.mirror.compare import compare, compare_all
 from queueops.mirror.copy import catch_up, copy_events, run_once
 from queueops.mirror.health import MirrorHealth, health
 from queueops.mirror.reading import BATCH
 
-__all__ = ["BATCH", "MirrorHealth", "catch_up", "copy_events", "health", "run_once"]
+__all__ = ["BATCH", "MirrorHealth", "catch_up", "compare", "compare_all", "copy_events", "health", "run_once"]

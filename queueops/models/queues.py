@@ -24,6 +24,10 @@ def validate_queue_name(value: str) -> None:
         raise ValidationError(str(error)) from error
 
 
+#: Ten years.
+_LONGEST_S = 10 * MAX_DELAY_S
+
+
 def _between(least: float, most: float) -> tuple[MinValueValidator, MaxValueValidator]:
     return MinValueValidator(least), MaxValueValidator(most)
 
@@ -64,11 +68,11 @@ class Queue(models.Model):
     )
     discarded_keep_s = models.FloatField(null=True, blank=True, validators=[*_between(60, MAX_DELAY_S)])
     #: How long the record keeps a job that ended well, one that was set aside, one that was ever dead.
-    record_done_s = models.FloatField(null=True, blank=True, validators=[*_between(60, 10 * MAX_DELAY_S)])
+    record_done_s = models.FloatField(null=True, blank=True, validators=[*_between(60, _LONGEST_S)])
     record_discarded_s = models.FloatField(
         null=True, blank=True, validators=[*_between(60, 10 * MAX_DELAY_S)]
     )
-    record_dead_s = models.FloatField(null=True, blank=True, validators=[*_between(60, 10 * MAX_DELAY_S)])
+    record_dead_s = models.FloatField(null=True, blank=True, validators=[*_between(60, _LONGEST_S)])
     version = models.PositiveBigIntegerField(default=1, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

@@ -6,9 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import DatabaseError, InterfaceError
 
 from queueops import doctor
 from queueops.management.engine_command import EngineCommand
+from queueops.mirror import compare_all
+from queueops.store import Store
 
 
 class Command(EngineCommand):
@@ -19,7 +22,7 @@ class Command(EngineCommand):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def answer(self, **given: Any) -> None:
-        findings = doctor.examine(mend=given["repair"])
+        findings = [*doctor.examine(mend=given["repair"]), *_compared_with_record()]
         left = [each for each in findings if each.severity == "error" and not each.mended]
         if given["json"]:
             self.say_json({"ok": not left, "findings": [asdict(each) for each in findings]})
@@ -30,6 +33,14 @@ class Command(EngineCommand):
             self.say(_verdict(len(left), mended, len(findings)))
         if left:
             raise SystemExit(1)
+
+
+def _compared_with_record() -> list[doctor.Finding]:
+    try:
+        return compare_all(Store())
+    except (DatabaseError, InterfaceError) as error:
+        told = f"the record can't be compared, its database does not answer: {str(error).strip()}"
+        return [doctor.Finding("warning", None, None, told)]
 
 
 def _verdict(left: int, mended: int, found: int) -> str:
