@@ -59,7 +59,7 @@ def _code(error: Exception) -> str:
     return found[1] if found else ""
 
 
-def _client(url: str, *, block_s: float | None) -> redis.Redis:
+def _client(url: str, *, block_s: float | None, timeout_s: float = _SOCKET_TIMEOUT_S, retries: int = 3) -> redis.Redis:
     """A client of the kind that the URL's scheme names.
 
     `block_s` makes a client for blocking commands: its socket waits longer than they do, and
@@ -69,7 +69,7 @@ def _client(url: str, *, block_s: float | None) -> redis.Redis:
     options: dict[str, Any] = {"protocol": 2, "socket_connect_timeout": 5, "health_check_interval": 0}
     if block_s is None:
         backoff = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
-        options |= {"socket_timeout": _SOCKET_TIMEOUT_S, "retry": Retry(backoff, 3)}
+        options |= {"socket_timeout": timeout_s, "retry": Retry(backoff, retries)}
     else:
         options |= {
             "socket_timeout": block_s + 10,
@@ -109,10 +109,21 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> redis.Redis:
 
 
 class Connection:
-    """A server and the scripts on it. Safe to share between threads, and to use after a fork."""
+    """A server and the scripts on it. Safe to share between threads, and to use after a fork.
 
-    def __init__(self, url: str | None = None, *, client: redis.Redis | None = None) -> None:
+    `timeout_s` and `retries` say how long a caller waits for an answer: less where it tries again itself.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        client: redis.Redis | None = None,
+        timeout_s: float = _SOCKET_TIMEOUT_S,
+        retries: int = 3,
+    ) -> None:
         self.url = url or config().redis_url
+        self._patience: dict[str, Any] = {"timeout_s": timeout_s, "retries": retries}
         self._given = client
         self._clients: dict[int, redis.Redis] = {}  # by process
         self._own = threading.local()
@@ -127,7 +138,7 @@ class Connection:
         client = self._clients.get(os.getpid())
         if client is None:
             with self._lock:
-                client = self._clients.setdefault(os.getpid(), _client(self.url, block_s=None))
+                client = self._clients.setdefault(os.getpid(), _client(self.url, block_s=None, **self._patience))
         return client
 
     def blocking_client(self, block_s: float) -> redis.Redis:

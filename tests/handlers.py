@@ -8,10 +8,12 @@ import math
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from celery import shared_task
 
 from queueops import Dead, Discard, RetryLater, Snooze, current_job
@@ -177,6 +179,44 @@ def spin(seconds: float) -> None:
     while time.monotonic() < deadline:
         pass
     note("effects", current_job().id)
+
+
+def _ask_database() -> int:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        found: tuple[int] = cursor.fetchone()
+    return found[0]
+
+
+@shared_task(name="test.query")
+def query() -> int:
+    """Ask the database."""
+    return _ask_database()
+
+
+@shared_task(name="test.async_query")
+async def async_query() -> int:
+    """Ask the database, from the event loop."""
+    return await sync_to_async(_ask_database)()
+
+
+@shared_task(name="test.query_twice")
+def query_twice(name: str = "go", limit_s: float = 30.0) -> None:
+    """Ask the database, and again once the file `name` is there."""
+    _ask_database()
+    started()
+    _wait_for(name, limit_s)
+    _ask_database()
+
+
+@shared_task(name="test.program")
+def program() -> int:
+    """Start a program, end it by SIGTERM, and return its exit code."""
+    process = subprocess.Popen(["sleep", "60"])
+    process.terminate()
+    return process.wait(10)
 
 
 @shared_task(name="test.late")

@@ -126,7 +126,13 @@ class Board:
         now = time.monotonic()
         raw = job_id.encode()[:128]
         _SLOT_BODY.pack_into(
-            self._map, at + 8, now + deadline if deadline else 0.0, delivery, queue, len(raw), raw
+            self._map,
+            at + 8,
+            now + deadline if deadline else 0.0,
+            delivery,
+            min(queue, 65_535),
+            len(raw),
+            raw,
         )
         _TIME.pack_into(self._map, at, now)  # last: a slot with a start has its body
         if deadline:

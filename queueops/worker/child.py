@@ -51,6 +51,8 @@ STALE_S = 0.01
 #: Between two tries to reach Redis, at most, seconds.
 LAST_RETRY_S = 2.0
 UNKNOWN_AGAIN_S = 10.0
+#: A BLPOP that is refused so soon is not sent again for as long. Seconds.
+DEAF_S = 1.0
 #: The claim thread shares the GIL with handlers that compute. Seconds; Python's own is 5 ms.
 SWITCH_S = 0.001
 
@@ -61,6 +63,7 @@ class _Outage:
 
     since: float
     retry_at: float
+    is_told: bool  # logged: then its end is too
     pause_s: float = 0.02
 
 
@@ -92,6 +95,8 @@ class Child:
         self._stopping = self._leaving = False
         self._give_up_at = float("inf")
         self._quiet_until = 0.0
+        self._armed_at = 0.0
+        self._deaf_until = 0.0  # the wake lists can't be waited on: ask by the clock meanwhile
         self._lease_s = config().lease_s
         self._watch(order.queues)
 
@@ -144,6 +149,8 @@ class Child:
             self._stopping = True
             self._waiter.close()
             self._board.set_alarm(0)
+            for feed in self._turn:
+                feed.owes_token = True  # the clock, or a token that came too late
         for task in self._executor.take_back():
             task.feed.add(Outcome.release(task.delivery), now)
 
@@ -214,7 +221,8 @@ class Child:
                 continue
             if (
                 feed.unanswered is not None
-                or (feed.owes_token and not self._stopping)
+                or feed.owes_token
+                or (feed.is_keeper and feed.ask_at <= now)
                 or (room and (feed.is_hungry or feed.ask_at <= now))
                 or (feed.outcomes and self._is_time_to_settle(feed, now, can_wait))
             ):
@@ -242,9 +250,10 @@ class Child:
 
     def _exchange(self, feed: Feed, *, woke: bool) -> None:
         now = time.monotonic()
-        owed = feed.owes_token
+        # Without a free slot a claim of 0 passes on what others wait for: a token, or the clock.
+        passes_on = feed.owes_token or (feed.is_keeper and feed.ask_at <= now)
         request = self._request(feed, now)
-        claims = request.limit > 0 or (owed and not self._stopping)
+        claims = request.limit > 0 or passes_on
         self._board.set_alarm(0)
         claimed: Claimed | None = None
         try:
@@ -352,8 +361,8 @@ class Child:
     def _lost_redis(self, error: StoreUnavailable) -> None:
         now = time.monotonic()
         if self._outage is None:
-            logger.warning("%s: Redis is away, what ended waits: %s", self.name, error)
-            self._outage = _Outage(now, now)  # at once: it may be one lost socket
+            is_told = self._complain(f"Redis is away, what ended waits: {error}")
+            self._outage = _Outage(now, now, is_told)  # at once: it may be one lost socket
             for feed in self._turn:
                 feed.ask_now()  # so that its return is noticed
             return
@@ -364,20 +373,29 @@ class Child:
     def _found_redis(self) -> None:
         if self._outage is None:
             return
+        if not self._stopping and time.monotonic() >= self._deaf_until:
+            try:
+                self._waiter.arm()
+            except StoreUnavailable as error:  # it answers, and takes no new connection: not back yet
+                self._lost_redis(error)
+                return
         now = time.monotonic()
-        logger.warning("%s: Redis is back after %.1f s", self.name, now - self._outage.since)
+        if self._outage.is_told:
+            logger.warning("%s: Redis is back after %.1f s", self.name, now - self._outage.since)
         self._outage = None
         # Leases of others may have run out while nobody could renew them.
         self._cautious_until = now + self._lease_s
         for feed in self._turn:
             feed.ask_now()
 
-    def _complain(self, text: str) -> None:
-        """One log line a second at most."""
+    def _complain(self, text: str) -> bool:
+        """Log, one line a second at most; whether it was logged."""
         now = time.monotonic()
-        if now >= self._quiet_until:
-            self._quiet_until = now + 1
-            logger.error("%s: %s", self.name, text)
+        if now < self._quiet_until:
+            return False
+        self._quiet_until = now + 1
+        logger.warning("%s: %s", self.name, text)
+        return True
 
     # -- waiting --------------------------------------------------------------------------
 
@@ -393,12 +411,14 @@ class Child:
             for feed in self._turn:
                 if feed.paused_until > now:
                     until = min(until, feed.paused_until)
-                elif feed.outcomes:
+                    continue
+                if feed.outcomes:
                     until = min(until, feed.oldest + COMPANY_S)
-                if executor.free and not self._stopping:
+                if feed.is_keeper:
+                    alarm = min(alarm, feed.ask_at)
+                elif executor.free and not self._stopping:
                     until = min(until, feed.ask_at)
-                    if feed.is_keeper:
-                        alarm = min(alarm, feed.ask_at)
+        until = min(until, alarm)
         if executor.waiting:
             until = min(until, self._last_end + (STALE_S if executor.behind else SPREAD_S))
             executor.rings_below = executor.waiting // 2
@@ -412,6 +432,8 @@ class Child:
         if alarm < float("inf"):
             self._board.set_alarm(alarm)
         until = min(until, self._waiter.next_check())
+        if self._deaf_until > now:
+            until = min(until, self._deaf_until)
         if self._outage is not None:
             self._board.set_state(ChildState.AWAY)
         else:
@@ -421,6 +443,8 @@ class Child:
             self._waiter.check()
         except StoreUnavailable as error:
             ready, tokens = [], []
+            if time.monotonic() - self._armed_at < DEAF_S:
+                self._deaf_until = time.monotonic() + DEAF_S
             self._lost_redis(error)
         executor.rings_below = NEVER
         if self._bell in ready:
@@ -436,7 +460,9 @@ class Child:
 
     def _arm(self) -> bool:
         """Let a BLPOP stand; False when the waiting has to be thought over."""
-        was_open = self._waiter.is_open
+        was_open, now = self._waiter.is_open, time.monotonic()
+        if now < self._deaf_until:
+            return True
         try:
             self._waiter.arm()
         except StoreUnavailable as error:
@@ -444,6 +470,7 @@ class Child:
             return False
         if not was_open and self._waiter.is_open:
             # A token may have gone with the socket before: ask once, now that none can be missed.
+            self._armed_at = now
             for feed in self._turn:
                 feed.ask_now()
             return False

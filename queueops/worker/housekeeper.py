@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from django.db import close_old_connections, connections
 
-from queueops import mirror, operations, outbox, publishing
+from queueops import mirror, operations, outbox, publishing, retention
 from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
+from queueops.schedules.scheduler import Scheduler
 from queueops.store import Store
 from queueops.worker.control import Control
 
@@ -43,6 +44,8 @@ class Duty:
     name: str
     run_once: Callable[[Store], int]
     every_s: float
+    #: Done once more when this worker stops: what its last jobs did is recorded then.
+    is_last: bool = False
 
 
 def prune(store: Store) -> int:
@@ -69,17 +72,18 @@ def sweep(store: Store) -> int:
 _duties: list[Duty] = []
 
 
-def register(name: str, run_once: Callable[[Store], int], every_s: float) -> None:
+def register(name: str, run_once: Callable[[Store], int], every_s: float, *, is_last: bool = False) -> None:
     """Add a duty to every housekeeper that starts from now on; the same name replaces it."""
     _duties[:] = [duty for duty in _duties if duty.name != name]
-    _duties.append(Duty(name, run_once, every_s))
+    _duties.append(Duty(name, run_once, every_s, is_last))
 
 
 register("prune", prune, 5.0)
 register("sweep", sweep, 5.0)
-register("mirror", mirror.run_once, 0.5)
+register("mirror", mirror.run_once, 0.5, is_last=True)
 register("outbox", outbox.relay_once, 1.0)
 register("publishing", publishing.run_once, 2.0)
+register("retention", retention.run_once, 10.0)
 register("operations", lambda store: operations.run_once(conn=store.connection), 0.5)
 
 
@@ -87,12 +91,19 @@ class Housekeeper:
     """The process: takes the lease, runs the duties while it holds it, gives it up when told to stop."""
 
     def __init__(
-        self, name: str, control: Control, store: Store, duties: Sequence[Duty] | None = None
+        self,
+        name: str,
+        control: Control,
+        store: Store,
+        duties: Sequence[Duty] | None = None,
+        *,
+        with_schedules: bool = True,
     ) -> None:
         self._name = name
         self._control = control
         self._store = store
         self._duties = list(_duties if duties is None else duties)
+        self._with_schedules = with_schedules
         self._stop = threading.Event()
         self._is_leader = False
         self._away = False
@@ -104,11 +115,7 @@ class Housekeeper:
             threading.Thread(target=self._serve, args=(duty,), name=duty.name, daemon=True)
             for duty in self._duties
         ]
-        try:
-            from queueops.schedules.scheduler import Scheduler
-        except ImportError:
-            pass
-        else:
+        if self._with_schedules:
             # It has a lease of its own: slots shall not wait for this one.
             scheduler = Scheduler(self._store, name=self._name)
             threads.append(
@@ -170,6 +177,11 @@ class Housekeeper:
                         if done:
                             wait_s = min(wait_s, 0.05)
                 self._stop.wait(wait_s)
+            if duty.is_last and self._is_leader:
+                try:
+                    self._do(duty)
+                except Exception as error:  # the next housekeeper does it
+                    self._say(duty, error)
         finally:
             connections.close_all()
 

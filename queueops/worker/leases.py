@@ -14,7 +14,9 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from queueops import keys
+from queueops.conf import config
 from queueops.errors import QueueOpsError, StoreFull, StoreUnavailable, WrongKeyType
+from queueops.inspector import Inspector
 from queueops.states import Lane
 from queueops.store import Store
 from queueops.worker.board import Running
@@ -47,6 +49,8 @@ class Leases:
         self._declared = declared
         self.worker = worker
         self._server_us = 0  # the server's time at the last renewal
+        self._versions: dict[str, int] = {}
+        self._lease_s: dict[str, float] = {}
         self._started_ms = 0
 
     @property
@@ -64,9 +68,25 @@ class Leases:
         """Register or renew the children in every queue."""
         for queue in queues:
             try:
-                _, self._server_us = self._store.renew(queue, children)
+                version, self._server_us = self._store.renew(queue, children)
+                if self._versions.get(queue) != version:
+                    self._read_lease(queue, version)
             except (WrongKeyType, StoreFull) as error:
                 logger.error("queue %s: the leases can't be renewed: %s", queue, error)
+
+    def _read_lease(self, queue: str, version: int) -> None:
+        with self._store.connection.translating():
+            told = self._client.hget(keys.queue_key(queue, "settings"), "lease_ms")
+        try:
+            self._lease_s[queue] = max(0.1, int(told or 0) / 1000) if told else config().lease_s
+        except ValueError:
+            self._lease_s[queue] = config().lease_s
+        self._versions[queue] = version
+
+    @property
+    def shortest_s(self) -> float:
+        """The shortest lease of a queue here, seconds: what must be renewed in time."""
+        return min(self._lease_s.values(), default=config().lease_s)
 
     def server_uptime_s(self) -> float:
         """How long the server has been up, in seconds; the shortest of a Cluster's nodes."""
@@ -139,8 +159,7 @@ class Leases:
             raise self._store.connection.translated(error) from error
 
     def _now_ms(self) -> int:
-        seconds, micros = self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return Inspector(self._store.connection, now_ms=self._store.now_ms).now_ms()
 
     # -- the end of a burst -----------------------------------------------------------------
 

@@ -21,6 +21,8 @@ logger = logging.getLogger("queueops.worker")
 SHORT_LIFE_S = 5.0
 #: So many short lives in a row are followed by no pause: a poison job is rescued so often.
 FREE_DEATHS = 4
+#: So many names fit into one message.
+QUEUES_A_MESSAGE = 1000
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
 
 
@@ -47,6 +49,11 @@ class Process:
     def fileno(self) -> int:
         """The pidfd: readable when it has ended."""
         return self.pidfd
+
+    def tell_queues(self, queues: list[str]) -> None:
+        """Tell it queues that it shall serve too."""
+        for first in range(0, len(queues), QUEUES_A_MESSAGE):
+            self.control.send({"queues": queues[first : first + QUEUES_A_MESSAGE]})
 
     def is_stuck(self, now: float) -> bool:
         """Whether it has not answered its last ping within a second."""
@@ -164,6 +171,7 @@ class Nursery:
         post.holder = Process(
             name, post.role, pid, os.pidfd_open(pid), here, index, board, born, list(queues)
         )
+        post.holder.tell_queues(queues[QUEUES_A_MESSAGE:])
         return post.holder
 
     def reap(self, process: Process) -> Ended | None:

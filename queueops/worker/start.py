@@ -18,6 +18,14 @@ from queueops.worker.leaving import leave
 
 logger = logging.getLogger("queueops.worker")
 
+#: How long one answer of Redis may take before it counts as away. Seconds.
+TIMEOUT_S = 4.0
+
+
+def patient() -> Connection:
+    """A connection for who tries again itself: no time-out of its own may keep it from hearing a stop."""
+    return Connection(timeout_s=TIMEOUT_S, retries=0)
+
 
 def make_store(connection: Connection) -> Store:
     """A store that publishes a queue's settings as the database has them."""
@@ -38,7 +46,6 @@ def start_process(order: Order, control: Control, memory: Memory) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         faulthandler.register(signal.SIGUSR1)  # where is it stuck: on stderr
         if order.role == "housekeeper":
             from queueops.worker.housekeeper import Housekeeper
@@ -47,7 +54,7 @@ def start_process(order: Order, control: Control, memory: Memory) -> NoReturn:
         else:
             from queueops.worker.child import Child
 
-            Child(order, control, memory.board(order.board), make_store(Connection())).run()
+            Child(order, control, memory.board(order.board), make_store(patient())).run()
         code = 0
     except BaseException:
         logger.exception("%s ends: an error that was not foreseen", order.child)

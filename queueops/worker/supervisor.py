@@ -26,14 +26,13 @@ from typing import Any
 
 from queueops import __version__
 from queueops.conf import config
-from queueops.connection import Connection
 from queueops.errors import ConfigError, StoreUnavailable
 from queueops.store import Store
 from queueops.worker.board import ChildState, Memory
 from queueops.worker.control import Control, Order
 from queueops.worker.leases import Grave, Leases
 from queueops.worker.nursery import Ended, Nursery, Post, Process
-from queueops.worker.start import make_store, start_process
+from queueops.worker.start import make_store, patient, start_process
 from queueops.worker.zygote import become_subreaper
 
 logger = logging.getLogger("queueops.worker")
@@ -50,8 +49,12 @@ LOOK_EVERY_S = 1.0
 STUCK_RENEW_S = 1.0
 #: How long the others in a child may go on when one job in it is over its hard limit.
 DRAIN_S = 5.0
+#: ... and how long what ended in it may take to be settled when no other runs.
+ALONE_S = 0.3
 #: After the grace: how long ended jobs may take to be settled, and then Redis to be told the rest.
 SETTLE_S, FAREWELL_S = 3.0, 5.0
+#: ... and how long the housekeeper may take to finish what it does.
+HOUSEKEEPER_S = 8.0
 #: How often a burst looks whether it is over.
 BURST_EVERY_S = 0.05
 _NEVER = float("inf")
@@ -109,7 +112,7 @@ class Supervisor:
         """Be the worker. Returns when every child has ended and Redis knows it."""
         # Before anything is open: the zygote shall inherit nothing.
         self._nursery.awaken([])
-        self._store = make_store(Connection())
+        self._store = make_store(patient())
         self._leases = Leases(self._store, self.worker, self._nursery.declared_policy)
         become_subreaper(True)
         try:
@@ -186,8 +189,10 @@ class Supervisor:
                 timers.append(self._queues_at)
             if self.options.burst:
                 timers.append(self._burst_at)
-        if self._stop_at:
-            timers.append(min(self._stop_at, self._kill_at) if self._kill_at < _NEVER else self._stop_at)
+        if self._stop_at and self._children:
+            timers.append(self._stop_at if self._kill_at == _NEVER else self._kill_at)
+        elif self._stop_at:
+            timers += [process.kill_at for process in self._nursery.living if process.kill_at]
         elif not self._away_since:
             timers += [post.fork_at for post in self._nursery.posts if post.holder is None]
         return min(timers)
@@ -228,20 +233,33 @@ class Supervisor:
     def _stop(self, now: float, grace_s: float) -> None:
         self._renew_at = now  # say so
         self._stop_at = now + grace_s
-        for process in self._nursery.living:
+        for process in self._children:
             process.control.send({"stop": True})
+
+    @property
+    def _children(self) -> list[Process]:
+        """The living processes that run jobs."""
+        return [process for process in self._nursery.living if process.role != "housekeeper"]
 
     def _end_of_stop(self, now: float) -> bool:
         """Go on with stopping; whether all have ended and what they held was given back."""
         living = self._nursery.living
         if not living and not self._graves:
             return True
-        if now >= self._stop_at and self._kill_at == _NEVER:
+        if not self._children:
+            # It comes last, to record what the last jobs did.
+            for process in living:
+                if not process.kill_at:
+                    process.kill_at = now + (HOUSEKEEPER_S if self._signals < 2 else 1.0)
+                    process.control.send({"stop": True})
+                elif now >= process.kill_at:
+                    process.kill()
+        elif now >= self._stop_at and self._kill_at == _NEVER:
             self._kill_at = now + SETTLE_S
-            for process in living:
+            for process in self._children:
                 process.control.send({"leave": SETTLE_S})
-        if now >= self._kill_at:
-            for process in living:
+        elif now >= self._kill_at:
+            for process in self._children:
                 process.kill()
             self._kill_at = now + 0.1
         # Redis had its time: what could not be given back comes back when its lease ends.
@@ -361,14 +379,14 @@ class Supervisor:
 
     def _renew(self) -> None:
         """Renew the leases of the living, then say that this worker lives."""
-        children = [p.name for p in self._nursery.living if p.role != "housekeeper"]
+        children = [process.name for process in self._children]
         if children:
             self._leases.renew(self._queues, children)
         if self._leases.beat(self._about()) and not self._stop_at:
             logger.info("worker %s: asked to drain", self.worker)
             self._stop(time.monotonic(), self.options.grace_s)
         self._renewed_at = time.monotonic()
-        self._renew_at = self._renewed_at + self._lease_s / 3
+        self._renew_at = self._renewed_at + self._leases.shortest_s / 3
 
     def _find_queues(self) -> None:
         if self.options.queues:
@@ -377,16 +395,16 @@ class Supervisor:
         fresh = sorted(self._leases.queues() - set(self._queues))
         if not fresh:
             return
-        children = [p for p in self._nursery.living if p.role != "housekeeper"]
+        children = self._children
         if children:
             self._leases.renew(fresh, [process.name for process in children])
         self._queues += fresh
         for process in children:
             process.queues += fresh
-            process.control.send({"queues": process.queues})
+            process.tell_queues(fresh)
 
     def _end_burst(self) -> None:
-        children = [p for p in self._nursery.living if p.role != "housekeeper"]
+        children = self._children
         if any(child.board.running() for child in children):
             return
         have_asked = all(child.board.last_fetch() for child in children) or not self._queues
@@ -394,7 +412,7 @@ class Supervisor:
             self._stop(time.monotonic(), self.options.grace_s)
 
     def _about(self) -> dict[str, object]:
-        children = [p for p in self._nursery.living if p.role != "housekeeper"]
+        children = self._children
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -429,9 +447,7 @@ class Supervisor:
     def _look_at_boards(self, now: float) -> float:
         """Take the clock from stuck keepers, end what is over its hard limit; when to look again."""
         again = _NEVER
-        for process in self._nursery.living:
-            if process.role == "housekeeper":
-                continue
+        for process in self._children:
             again = min(again, self._look_at_clock(process, now), self._look_at_limits(process, now))
             self._look_for_life(process, now)
         return again
@@ -461,12 +477,13 @@ class Supervisor:
 
     def _look_at_limits(self, process: Process, now: float) -> float:
         if process.is_over_limit:
-            if now >= process.kill_at or all(
-                r.deadline and r.deadline <= now for r in process.board.running()
-            ):
-                process.kill()
-                return _NEVER
-            return process.kill_at
+            running = process.board.running()
+            is_alone = bool(running) and all(each.deadline and each.deadline <= now for each in running)
+            kill_at = process.kill_at - DRAIN_S + ALONE_S if is_alone else process.kill_at
+            if now < kill_at:
+                return kill_at
+            process.kill()
+            return _NEVER
         running = process.board.running()
         first = min((each.deadline for each in running if each.deadline), default=_NEVER)
         if now < first:

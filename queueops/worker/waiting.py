@@ -136,8 +136,6 @@ class Waiter:
             blocked.close()
         self._blocked = []
 
-    def _failed(self, error: Exception) -> Exception:
+    def _failed(self, error: Exception) -> StoreUnavailable:
         self.close()
-        if isinstance(error, RedisError):
-            return self._connection.translated(error)
         return StoreUnavailable(f"waiting for work: {error}")

@@ -17,6 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 from django.db import connections
@@ -28,7 +29,7 @@ from queueops.worker.control import Control, Order
 
 logger = logging.getLogger("queueops.worker")
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 #: How long a fork or the loading of the handlers may take before the zygote counts as stuck. Seconds.
@@ -40,6 +41,11 @@ Start = Callable[[Order, Control], NoReturn]
 def become_subreaper(on: bool) -> None:
     """Make this process the parent of orphans among its descendants, or stop it."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def name_process(role: str) -> None:
+    """Say in `ps -o comm` and `top` what this process is; 15 characters are kept."""
+    _libc.prctl(_PR_SET_NAME, f"qo-{role}".encode(), 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:
@@ -117,10 +123,12 @@ class Zygote:
 
 def _run_zygote(control: Control, parent: int, start: Start) -> None:
     die_with_parent(parent)
+    name_process("zygote")
     signal.set_wakeup_fd(-1)
     # The supervisor says when to stop; a terminal's Ctrl-C reaches every process of the group.
+    # Not SIG_IGN, which programs that handlers start would inherit.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _leave_it_to_the_supervisor)
     try:
         for name in handler_names():  # loads them all
             get_handler(name)  # and does here what a library does at a task's first use
@@ -146,6 +154,10 @@ def _run_zygote(control: Control, parent: int, start: Start) -> None:
         control.send({"pid": pid})
 
 
+def _leave_it_to_the_supervisor(_number: int, _frame: FrameType | None) -> None:
+    pass
+
+
 def _declared_policy(name: str) -> str | dict[str, Any] | None:
     handler = get_handler(name)
     policy = None if handler is None else handler.policy
@@ -168,6 +180,7 @@ def _fork_twice(order: Order, own: Control, control: Control, start: Start) -> i
             while os.getppid() != order.supervisor and time.monotonic() < deadline:
                 time.sleep(0.0001)  # the process between has not ended yet
             die_with_parent(order.supervisor)
+            name_process(order.child.rpartition("/")[2])
             start(order, control)
         finally:
             os._exit(1)

@@ -146,10 +146,17 @@ class Fleet:
     workers: list[Worker] = field(default_factory=list)
 
     def start(
-        self, *arguments: str, processes: int = 1, concurrency: int = 4, queue: str | None = QUEUE, **env: str
+        self,
+        *arguments: str,
+        processes: int = 1,
+        concurrency: int = 4,
+        queue: str | None = QUEUE,
+        housekeeping: bool = False,
+        **env: str,
     ) -> Worker:
         """Start a worker, without waiting for it."""
-        command = [sys.executable, "manage.py", "runworkers", "--no-housekeeping"]
+        command = [sys.executable, "manage.py", "runworkers"]
+        command += [] if housekeeping else ["--no-housekeeping"]
         command += ["--processes", str(processes), "--concurrency", str(concurrency), *arguments]
         if queue is not None:
             command += ["--queue", queue]

@@ -134,3 +134,41 @@ def test_new_queue_is_found_within_5_seconds(fleet: Fleet) -> None:
     fleet.run_one()
     job = enqueue("test.note", queue="brand-new")
     eventually(lambda: fleet.state(job.id, "brand-new") == JobState.DONE, within=8)
+
+
+def test_queue_with_a_shorter_lease_of_its_own_is_renewed_in_time(fleet: Fleet) -> None:
+    fleet.start_ready(QUEUEOPS_LEASE_S="60")  # the queue's own is 2 s
+    enqueue("test.sleep", [6], job_id="long", queue=QUEUE)
+    fleet.wait_for_start("long")
+    fleet.start_ready(QUEUEOPS_LEASE_S="60")
+    fleet.wait_for_done("long")
+
+    assert len(fleet.notes.starts_of("long")) == 1
+    assert fleet.job("long").rescues == 0
+
+
+def test_keeper_whose_slots_are_full_passes_the_clock_on(fleet: Fleet) -> None:
+    fleet.start_ready(processes=2, concurrency=1)
+    at = datetime.now(UTC) + timedelta(seconds=1.5)
+    enqueue("test.late", [at.timestamp()], run_at=at, queue=QUEUE)
+    enqueue("test.hold", job_id="h", queue=QUEUE)
+    fleet.wait_for_start("h")
+    eventually(lambda: lateness_ms(fleet), within=10)
+    fleet.notes.let_go()
+
+    assert lateness_ms(fleet)[0] < 500
+
+
+def test_worker_that_stops_passes_the_clock_on(fleet: Fleet) -> None:
+    first = fleet.start_ready("--grace", "20", processes=1)
+    enqueue("test.hold", job_id="h", queue=QUEUE)
+    fleet.wait_for_start("h")
+    fleet.start_ready()
+    first.signal()
+    eventually(lambda: first.log_lines("stopping"))
+    at = datetime.now(UTC) + timedelta(seconds=1)
+    enqueue("test.late", [at.timestamp()], run_at=at, queue=QUEUE)
+    eventually(lambda: lateness_ms(fleet), within=10)
+    fleet.notes.let_go()
+
+    assert lateness_ms(fleet)[0] < 500

@@ -132,3 +132,10 @@ def test_current_job_says_who_it_is(fleet: Fleet) -> None:
     fleet.wait_for_done("c")
 
     assert [(s.attempt, s.delivery) for s in fleet.notes.starts_of("c")] == [(1, 1), (2, 2)]
+
+
+def test_program_of_a_handler_obeys_sigterm(fleet: Fleet) -> None:
+    enqueue("test.program", job_id="p", queue=QUEUE)
+    fleet.start("--burst").wait()
+
+    assert fleet.job("p").result == -15
