@@ -1,7 +1,7 @@
 """What a person does to jobs: one verb, its answers, and the OperatorAction that says so.
 
-The engine decides, in one script, whether a job is still in a state that the verb may start from. Who comes second
-is told the job's true state, and leaves an action with a count of 0.
+The engine decides, in one script, whether a job is still in a state that the verb may start from. Who comes
+second is told the job's true state, and leaves an action with a count of 0.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Outcome:
         """What happened, as a sentence without its stop."""
         done, refused = len(self.done), self.refused
         if len(self.answers) == 1:
-            [(job_id, word)] = self.answers.items()
+            [word] = self.answers.values()
             return WORDS[self.verb][1] if word == "ok" else f"Not {WORDS[self.verb][2]}: {why(word)}"
         said = f"{done:,} job{'' if done == 1 else 's'} {WORDS[self.verb][2]}"
         if refused:

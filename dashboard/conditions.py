@@ -289,7 +289,7 @@ def mirror_lag(state: State) -> Iterator[Problem]:
 def store_lost(state: State) -> Iterator[Problem]:
     for each in state.fleet.mirrors:
         if each.is_store_lost:
-            why = "its data set is another than the record's: run 'manage.py rebuild' to bring unfinished jobs back"
+            why = "its data are not the record's: run 'manage.py rebuild' to bring unfinished jobs back"
             text = f"{each.queue}: Redis has lost its data"
             yield Problem("store_lost", "bad", text, why, queue_url(each.queue), queue=each.queue)
 
@@ -316,7 +316,8 @@ def redis_server(state: State) -> Iterator[Problem]:
 def operation(state: State) -> Iterator[Problem]:
     for each in state.fleet.operations:
         severity = "warn" if each.status == models.Operation.Status.PAUSED else "bad"
-        text = f"operation: {each.verb.replace('_', ' ')} of {count(each.total or each.done)} jobs has {_became(each.status)}"
+        jobs = f"{each.verb.replace('_', ' ')} of {count(each.total or each.done)} jobs"
+        text = f"operation: {jobs} has {_became(each.status)}"
         why = one_line(each.error or "it waits for a person", 160)
         url = reverse("operation", args=[each.pk])
         yield Problem("operation", severity, text, why, url, "See the operation", each.queue)

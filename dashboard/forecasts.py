@@ -1,4 +1,4 @@
-"""The work that falls due ahead, per queue: delayed jobs and retries by their run-at, and slots of schedules."""
+"""The work that falls due ahead, per queue: delayed jobs and retries by run-at, and slots of schedules."""
 
 from __future__ import annotations
 

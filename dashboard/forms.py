@@ -14,8 +14,6 @@ from queueops.states import LISTED, JobState
 _DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)\s*(min|ms|m|sec|s|h|d)?\s*", re.IGNORECASE)
 _UNITS_S = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
-REASON = {"max_length": 500, "required": False, "strip": True}
-
 
 def duration_s(text: str) -> float:
     """Read "90", "90 s", "5 min", "1h 30min"; seconds. Raises ValueError."""
@@ -74,7 +72,7 @@ class FilterForm(forms.Form):
 class ReasonForm(forms.Form):
     """Why; kept with what was done."""
 
-    reason = forms.CharField(**REASON)
+    reason = forms.CharField(max_length=500, required=False)
 
 
 class ZonedForm(ReasonForm):
@@ -108,8 +106,9 @@ class RescheduleForm(ZonedForm):
     def run_at_ms(self, now_ms: int) -> int:
         """Return the chosen time, Unix ms; a wait counts from `now_ms`."""
         at: datetime | None = self.cleaned_data["at"]
+        after: float = self.cleaned_data["after"] or 0.0
         if at is None:
-            return now_ms + round(self.cleaned_data["after"] * 1000)
+            return now_ms + round(after * 1000)
         return round(at.timestamp() * 1000)
 
 

@@ -1,4 +1,4 @@
-"""Hints: which queues have changed. A list that shows one fetches its own page, with its reader's own rights."""
+"""Hints: which queues have changed. A list that shows one fetches its page, with its reader's own rights."""
 
 import json
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The jobs of one state of a queue, a page at a time: from Redis as they are, or filtered from the record.
 
-A list without a filter, and the dead of one cause, are read from Redis. Every other filter asks the record, whose
-page says how far behind it is; the state of each row it shows is Redis's again.
+A list without a filter, and the dead of one cause, are read from Redis. Every other filter asks the record,
+whose page says how far behind it is; the state of each row it shows is Redis's again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from queueops.job import Job, from_ms, to_ms
 from queueops.states import JobState
 
 PAGE_SIZE = 50
-#: Matches are counted up to here when a page opens; the true count is asked for when somebody selects them all.
+#: Matches are counted up to here when a page opens; the true count is for who selects them all.
 COUNT_TO = 10_000
 #: Sorts after every character that an id may have.
 _AFTER_ANY_ID = "{"
@@ -134,7 +134,7 @@ class ListPage:
 
 
 def read(wanted: Filter, *, after: str = "", shown: Sequence[str] = ()) -> ListPage:
-    """Return a page. With `shown` the rows stay the ones that are shown, as they are now, and newcomers are counted.
+    """Return a page. With `shown` the rows stay those that are shown, as they are now; newcomers are counted.
 
     Raises ValueError for a cursor that is none, StoreUnavailable, and DatabaseError for a filtered list.
     """

@@ -47,12 +47,12 @@ def _navigation(snapshot: queries.Snapshot) -> str:
 
 
 def _surroundings(snapshot: queries.Snapshot) -> str:
-    """The parts of every page beside its queues: counts in the main menu, and the banner of what is paused."""
+    """The parts of every page beside its queues: counts in the main menu, the banner of what is paused."""
     return render_to_string("dashboard/_surroundings.html", {"snapshot": snapshot})
 
 
 #: What a socket may ask for: topic -> the element that its fragment morphs, and the fragment, made once a
-#: second for all viewers. Who may pause queues asks for the overview with buttons; what they do is checked anew.
+#: second for all viewers. Who may pause queues asks for the overview with buttons; each press is checked.
 TOPICS: dict[str, tuple[str, Callable[[queries.Snapshot], str]]] = {
     "overview": ("live-overview", _overview),
     "overview-buttons": ("live-overview", _overview_with_buttons),

@@ -56,7 +56,7 @@ def show(value: Any, *, reveal: bool = False) -> Shown:
     cut = _Cut()
     text = json.dumps(cut.cut(value, 0), indent=2, ensure_ascii=False, default=str)
     text, left_out = folded(text, LONGEST)
-    html = escape(text)
+    html: str = escape(text)
     if masked:  # a text of the payload's own that says the same looks the same, which gives nothing away
         html = html.replace(escape(json.dumps(MASK)), '<span class="mask">masked</span>')
     return Shown(mark_safe(html), masked, bool(cut.left_out or left_out))  # noqa: S308  (escaped above)
@@ -100,7 +100,7 @@ class _Cut:
 def summary(job: Job, limit: int = 90) -> str:
     """Return the arguments as one masked line: what tells two jobs apart, not how they are written.
 
-    Named values first; what is nested without its names, since those are the same in every row; of a URL its host.
+    Named values first; what is nested without its names, which are the same in every row; of a URL its host.
     """
     args, _ = mask(job.args, also_secret())
     kwargs, _ = mask(job.kwargs, also_secret())

@@ -1,4 +1,4 @@
-"""Search over all states and queues: a job's exact id first, then ids that begin so, handlers, causes and tags."""
+"""Search over all states and queues: the exact id first, then ids that begin so, handlers, causes, tags."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _tagged(found: Found, name: str, value: str) -> None:
 
 
 def _by_handler(found: Found) -> None:
-    """Find handlers by name, exact or a part of one that this site knows, and the newest jobs of the first."""
+    """Find handlers by name, or by a part of one that this site knows, and the newest jobs of the first."""
     needle = found.text.lower()
     names = [found.text, *(name for name in known.names() if needle in name.lower())]
     for name in list(dict.fromkeys(names))[:MOST_HANDLERS]:

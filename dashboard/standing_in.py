@@ -1,7 +1,8 @@
 """Who is asking while the database is away: pages stay readable for whoever this process has just seen.
 
-Sessions, users and rights are in the database. When it does not answer, a reader whom this process knew within the
-last minutes keeps their rights of then, for reading only: an incident is when a person needs the pages most.
+Sessions, users and rights are in the database. When it does not answer, a reader whom this process knew
+within the last minutes keeps their rights of then, for reading only: an incident is when a person needs the
+pages most.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class StandInMiddleware:
         if user.is_superuser:
             permissions = user.get_all_permissions() if permissions is None else permissions
         known = StandIn(
-            user.pk, user.get_username(), frozenset(permissions), time.monotonic(), user.is_active
+            user.pk, user.get_username(), frozenset(permissions or ()), time.monotonic(), user.is_active
         )
         with self._lock:
             self._known[key] = known

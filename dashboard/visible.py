@@ -1,4 +1,4 @@
-"""Text from outside made safe to look at: what would be invisible, or turn the page round, is shown by name."""
+"""Text from outside, made safe to look at: what is invisible, or turns the page round, is shown by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return `text` with hidden characters as ⟨U+202E⟩, NUL as ␀ and a carriage return before a newline dropped."""
+    """Return `text` with hidden characters as ⟨U+202E⟩, NUL as ␀, and plain newlines."""
     if text.isascii() and text.isprintable():
         return text
     return _HIDDEN.sub(_named, text.replace("\r\n", "\n"))
@@ -25,7 +25,7 @@ def _named(match: re.Match[str]) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return the start of `text` as one visible line of at most `limit` characters, an ellipsis where it was cut."""
+    """Return the start of `text` as one visible line of at most `limit` characters, … where it was cut."""
     line = " ".join(visible(text[: 4 * limit]).split())
     return line if len(line) <= limit and len(text) <= 4 * limit else line[: limit - 1] + "…"
 

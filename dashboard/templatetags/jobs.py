@@ -1,4 +1,4 @@
-"""How jobs are written: states, times, attempts, text from outside. Built into every template of this site."""
+"""How jobs are written: states, times, attempts, text from outside. Built into every template."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from queueops.states import JobState
 
 register = template.Library()
 
+_HALF_MOON = '<circle cx="8" cy="8" r="6.2"/><path d="M8 1.8a6.2 6.2 0 0 1 0 12.4z" fill="currentColor"/>'
 ICONS.update(
     {
         "delayed": '<circle cx="8" cy="8" r="6.2"/><path d="M8 4.6V8l2.4 1.6"/>',
         "ready": '<path d="M5.2 3.4v9.2L12.6 8z"/>',
-        "pending": '<circle cx="8" cy="8" r="6.2"/><path d="M8 1.8a6.2 6.2 0 0 1 0 12.4z" fill="currentColor"/>',
+        "pending": _HALF_MOON,
         "done": '<path d="m3 8.6 3.2 3.2L13 4.8"/>',
         "dead": '<path d="m4 4 8 8M12 4l-8 8"/>',
         "discarded": '<path d="M3 4.5h10M6.2 4.5V3h3.6v1.5M4.6 4.5l.6 8.5h5.6l.6-8.5"/>',
         "accepted": '<path d="M2.5 9h3l1 2h3l1-2h3M4 3.5h8L13.5 9v4h-11V9z"/>',
         "gone": '<path d="M3.5 8h9"/>',
-        "running": '<circle cx="8" cy="8" r="6.2"/><path d="M8 1.8a6.2 6.2 0 0 1 0 12.4z" fill="currentColor"/>',
+        "running": _HALF_MOON,
         "waiting": '<circle cx="8" cy="8" r="6.2"/><path d="M8 4.6V8l2.4 1.6"/>',
         "search": '<circle cx="7" cy="7" r="4.4"/><path d="m10.4 10.4 3.2 3.2"/>',
         "undo": '<path d="M5.5 3 2.5 6l3 3M2.5 6H9a4 4 0 0 1 0 8H6"/>',
         "close": '<path d="m4.5 4.5 7 7M11.5 4.5l-7 7"/>',
-        "lock": '<rect x="3.5" y="7" width="9" height="6.5" rx="1.2"/><path d="M5.5 7V5a2.5 2.5 0 0 1 5 0v2"/>',
     }
 )
 
@@ -163,7 +163,7 @@ def verb_word(verb: str) -> str:
 
 @register.simple_tag
 def job_url(queue: str, job_id: str) -> str:
-    """Return the address of a job's page; of one whose id no address can hold, the queue's or the overview's."""
+    """Return the address of a job's page; where no address can hold its id, the queue's or the overview's."""
     for name, arguments in (("job", (queue, job_id)), ("queue", (queue,)), ("overview", ())):
         if name == "job" and not job_id:
             continue
@@ -220,9 +220,10 @@ _STATUS = {
 
 #: The icon in the tab: the mark, and a dot when something is wrong.
 _ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 20 20"><g fill="none" stroke="#3f4fd0" stroke-width="2" '
-    'stroke-linecap="round"><path d="M3 5h9M3 10h14M3 15h6"/></g><g fill="#3f4fd0"><circle cx="15.5" cy="5" r="1.8"/>'
-    '<circle cx="12.5" cy="15" r="1.8"/></g>{}</svg>'
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 20 20">'
+    '<g fill="none" stroke="#3f4fd0" stroke-width="2" stroke-linecap="round">'
+    '<path d="M3 5h9M3 10h14M3 15h6"/></g>'
+    '<g fill="#3f4fd0"><circle cx="15.5" cy="5" r="1.8"/><circle cx="12.5" cy="15" r="1.8"/></g>{}</svg>'
 )
 _DOT = '<circle cx="15" cy="15" r="4.6" fill="{}" stroke="#fff" stroke-width="1.4"/>'
 
@@ -280,7 +281,8 @@ def progress(percent: int) -> SafeString:
     """Draw how far something has come."""
     return format_html(
         '<svg class="progress" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{} %">'
-        '<rect class="ground" width="100" height="6" rx="3"/><rect class="done" width="{}" height="6" rx="3"/></svg>',
+        '<rect class="ground" width="100" height="6" rx="3"/>'
+        '<rect class="done" width="{}" height="6" rx="3"/></svg>',
         percent, percent,
     )  # fmt: skip
 
@@ -333,8 +335,10 @@ def stacked_chart(ahead: Forecast) -> SafeString:
 def share_bar(percent: float) -> SafeString:
     """Write a share as a number over a bar."""
     return format_html(
-        '<span>{} %</span><svg class="progress thin" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="ground" width="100" height="4" rx="2"/><rect class="bad" width="{}" height="4" rx="2"/></svg>',
+        '<span>{} %</span>'
+        '<svg class="progress thin" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="ground" width="100" height="4" rx="2"/>'
+        '<rect class="bad" width="{}" height="4" rx="2"/></svg>',
         f"{percent:.1f}" if percent < 10 else round(percent), round(percent, 1),
     )  # fmt: skip
 

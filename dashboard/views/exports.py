@@ -21,8 +21,8 @@ from queueops.rights import Right
 MOST = 100_000
 
 HEAD = (
-    ("queue", "id", "state", "handler", "at", "attempts", "rescues", "delivery")
-    + ("cause", "error", "reason", "tags", "payload")
+    "queue", "id", "state", "handler", "at", "attempts", "rescues", "delivery",
+    "cause", "error", "reason", "tags", "payload",
 )  # fmt: skip
 
 

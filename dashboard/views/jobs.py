@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -177,7 +178,7 @@ def job_edit_form(request: HttpRequest, queue: str, job_id: str) -> HttpResponse
 @require_POST
 @needs(Right.REQUEUE_JOB)
 def job_edit(request: HttpRequest, queue: str, job_id: str) -> HttpResponse:
-    """Replace a job's payload: first show the difference, then save it as a new edition; requeue a dead job."""
+    """Replace a job's payload: show the difference, then save it as a new edition; requeue a dead job."""
     found = _editable(queue, job_id)
     form = EditForm(request.POST)
     if not form.is_valid():
@@ -250,8 +251,6 @@ def job_form(request: HttpRequest, queue: str, job_id: str, verb: str) -> HttpRe
 
 def _form(request: HttpRequest, queue: str, job_id: str, verb: str, error: str = "") -> HttpResponse:
     if not may(request.user, acts.RIGHT_OF[verb]):
-        from django.core.exceptions import PermissionDenied
-
         raise PermissionDenied(acts.RIGHT_OF[verb])
     values = {
         "verb": verb,

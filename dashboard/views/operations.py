@@ -98,8 +98,7 @@ def shown(row: models.Operation) -> dict[str, Any]:
 def _samples(row: models.Operation) -> list[dict[str, str]]:
     found = []
     for word, kept in (row.results.get("samples") or {}).items():
-        for entry in kept[:3]:
-            found.append({"id": str(entry[0]), "why": acts.why(word)})
+        found += [{"id": str(entry[0]), "why": acts.why(word)} for entry in kept[:3]]
     return found
 
 

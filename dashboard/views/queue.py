@@ -76,7 +76,7 @@ def queue(request: HttpRequest, queue: str) -> HttpResponse:
         context["trouble"] = ("Redis does not answer, so the list can't be read.", str(error))
     except DatabaseError as error:
         context["trouble"] = (
-            "The record does not answer, so the list can't be filtered. Clear the filter to see the jobs in Redis.",
+            "The record does not answer, so this can't be filtered. Without a filter it comes from Redis.",
             type(error).__name__,
         )
     return render_page(request, "dashboard/queue.html", "refresh", context)

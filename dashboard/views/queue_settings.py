@@ -37,7 +37,7 @@ def queue_pause_form(request: HttpRequest, queue: str) -> HttpResponse:
 @require_POST
 @needs(Right.PAUSE_QUEUE)
 def queue_pause(request: HttpRequest, queue: str) -> HttpResponse:
-    """Stop claims from a queue; what runs goes on. A paused queue is paused anew: another reason, another end."""
+    """Stop claims from a queue; what runs goes on. One that is paused gets another reason and end."""
     _must_exist(queue)
     form = PauseForm(request.POST)
     if not form.is_valid():

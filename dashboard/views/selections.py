@@ -1,4 +1,4 @@
-"""What is done to the ticked rows of a list: one view a verb, and the forms of verbs that ask something first."""
+"""What is done to the ticked rows of a list: a view a verb, and the forms of verbs that ask something."""
 
 from __future__ import annotations
 

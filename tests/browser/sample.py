@@ -10,6 +10,7 @@ import json
 import random
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.utils import timezone
@@ -95,7 +96,10 @@ class Sample:
         return encode_spec(
             "webhook.deliver",
             ["https://api.partner.example/hooks"],
-            {"json": {"event": event, "order": 77_000 + i, "customer": f"c{_RANDOM.randrange(9000)}"}, "headers": {"Authorization": "Bearer s3cr3t-token"}},
+            {
+                "json": {"event": event, "order": 77_000 + i, "customer": f"c{_RANDOM.randrange(9000)}"},
+                "headers": {"Authorization": "Bearer s3cr3t-token"},
+            },
             policy="external-api",
             tags={"customer": str(8_800 + i % 50)},
         )  # fmt: skip
@@ -121,7 +125,7 @@ class Sample:
 
     def _history(self) -> None:
         """Let jobs finish and fail, so that charts and figures have something to show."""
-        for queue, count, bad in (
+        for queue, count, failing in (
             ("webhooks", 60, 9),
             ("mail", 90, 1),
             ("billing", 20, 0),
@@ -129,7 +133,7 @@ class Sample:
         ):
             self._put(queue, [self._hook(i) for i in range(count)])
             child, jobs = self._take(queue, count)
-            failed = jobs[:bad]
+            failed = jobs[:failing]
             self.store.settle(
                 queue,
                 child,
@@ -137,11 +141,11 @@ class Sample:
                     Outcome.ack(
                         job, handler="webhook.deliver", result='"ok"', ran_ms=_RANDOM.randrange(3, 900)
                     )
-                    for job in jobs[bad:]
+                    for job in jobs[failing:]
                 ],
             )
             self.store.settle(queue, child, [self._retry(job, 1, 60_000) for job in failed])
-        # Past minutes of the statistics: the engine writes them as they pass, and this sample has not the time.
+        # Past minutes of the statistics: the engine writes them as they pass, for which this has no time.
         pipe = self.store.connection.client.pipeline(transaction=False)
         minute = self.now_ms // 60_000
         for queue, rate, bad in (
@@ -149,16 +153,16 @@ class Sample:
             ("mail", 700, 0.002),
             ("billing", 26, 0.03),
             ("crm-sync", 12, 0.2),
-            ("reports", 2, 0),
+            ("reports", 2, 0.0),
         ):
             for ago in range(1, 60):
                 storm = queue == "webhooks" and ago < 12
-                failed = round(rate * (0.6 if storm else bad) * _RANDOM.uniform(0.5, 1.4))
+                fails = round(rate * (0.6 if storm else bad) * _RANDOM.uniform(0.5, 1.4))
                 done = round(rate * (0.5 if storm else 1) * _RANDOM.uniform(0.7, 1.1))
                 cause = FAILURES[0].cause
                 pipe.hset(
                     keys.stats(queue, minute - ago),
-                    mapping={"done": done, "failed": failed, f"failed:{cause}": failed, "enqueued": done},
+                    mapping={"done": done, "failed": fails, f"failed:{cause}": fails, "enqueued": done},
                 )
                 pipe.expire(keys.stats(queue, minute - ago), 90_000)
         pipe.execute()
@@ -195,7 +199,7 @@ class Sample:
         )
 
     def _dead(self, count: int) -> None:
-        """Let jobs fail five times over the last hour, each attempt on another worker, until they are dead."""
+        """Let jobs fail five times over the last hour, on one worker after another, until they are dead."""
         share = max(1, count // 4)
         for ago_s in (5_900, 4_700, 4_100, 3_960):
             self._lives(share, ago_s)
@@ -250,8 +254,10 @@ class Sample:
         client = self.store.connection.client
         for i, worker in enumerate(WORKERS):
             about = {
-                "host": worker.split(":")[0], "pid": int(worker.split(":")[1]), "version": "0.1.0", "queues": "all",
-                "processes": 2, "concurrency": 16, "draining": False, "rss_mb": 182 + 31 * i, "fetched_s_ago": 0.2 if i else 95,
+                "host": worker.split(":")[0], "pid": int(worker.split(":")[1]), "version": "0.1.0",
+                "queues": "all",
+                "processes": 2, "concurrency": 16, "draining": False, "rss_mb": 182 + 31 * i,
+                "fetched_s_ago": 0.2 if i else 95,
             }  # fmt: skip
             client.zadd(keys.WORKERS, {worker: self.now_ms})
             client.hset(keys.WORKER_INFO, worker, json.dumps(about))
@@ -269,7 +275,7 @@ class Sample:
 
     def _people(self) -> None:
         actor = User.objects.order_by("pk").first()
-        who = {
+        who: dict[str, Any] = {
             "actor": f"user:{actor.pk if actor else 1}",
             "actor_name": actor.username if actor else "alice",
         }

@@ -20,19 +20,20 @@ import django
 
 django.setup()
 
-from django.contrib.auth.models import Group, User
-from django.core.management import call_command
-from playwright.sync_api import Page, sync_playwright
+from django.contrib.auth.models import Group, User  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from playwright.sync_api import Page, ViewportSize, sync_playwright  # noqa: E402
 
-from queueops.local_redis import LocalServer, free_port
-from queueops.store import Store
-from tests import settings as run
-from tests.browser.conftest import ARGUMENTS, CHROMIUM
-from tests.browser.sample import Sample
-from tests.dashboard.conftest import Site
+from queueops.local_redis import LocalServer, free_port  # noqa: E402
+from queueops.store import Store  # noqa: E402
+from tests import settings as run  # noqa: E402
+from tests.browser.conftest import ARGUMENTS, CHROMIUM  # noqa: E402
+from tests.browser.sample import Sample  # noqa: E402
+from tests.dashboard.conftest import Site  # noqa: E402
 
 OUT = Path(__file__).parent.parent.parent / "var" / "shots"
-WIDE, PHONE = {"width": 1320, "height": 900}, {"width": 390, "height": 844}
+WIDE: ViewportSize = {"width": 1320, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 def pages(ids: dict[str, str]) -> dict[str, str]:
@@ -93,8 +94,9 @@ def main(wanted: list[str]) -> int:
     with site() as (web, ids), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         for scheme, size in (("light", WIDE), ("dark", WIDE), ("phone", PHONE)):
-            colours = "dark" if scheme == "dark" else "light"
-            context = browser.new_context(base_url=web.url, viewport=size, color_scheme=colours)  # type: ignore[arg-type]
+            context = browser.new_context(
+                base_url=web.url, viewport=size, color_scheme="dark" if scheme == "dark" else "light"
+            )
             page = context.new_page()
             if not wanted or "login" in wanted:
                 shoot(page, "/login/", f"login-{scheme}")

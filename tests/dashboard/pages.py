@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
@@ -34,7 +36,7 @@ def person(group: str | None = None, *rights: str, name: str = "") -> Client:
 
 
 def spec(
-    handler: str = "mail.send", *args: object, tags: dict[str, str] | None = None, **kwargs: object
+    handler: str = "mail.send", *args: object, tags: dict[str, str] | None = None, **kwargs: Any
 ) -> bytes:
     return encode_spec(handler, list(args), kwargs, tags=tags, max_bytes=10_000_000)
 
@@ -69,8 +71,14 @@ def kill(
                     job,
                     cause=cause,
                     cause_text=f"{cause}: {message}",
-                    error='{"error": "Boom", "message": %s, "traceback": "Traceback\\n  boom.py", "cause": "%s"}'
-                    % (__import__("json").dumps(message), cause),
+                    error=json.dumps(
+                        {
+                            "error": "Boom",
+                            "message": message,
+                            "traceback": "Traceback\n  boom.py",
+                            "cause": cause,
+                        }
+                    ),
                     policy="default@1",
                     ran_ms=7,
                 )
@@ -91,6 +99,11 @@ def run(store: Store, *ids: str, queue: str = Q, data: bytes | None = None) -> l
 def record(store: Store, queue: str = Q) -> None:
     """Have the mirror write down all that happened."""
     catch_up(store, queue)
+
+
+def streamed(answer: Any) -> str:
+    """The whole text of a download."""
+    return b"".join(answer.streaming_content).decode()
 
 
 def rows(html: str) -> list[str]:

@@ -14,7 +14,7 @@ from redis import Redis
 from dashboard import conditions, queries
 from queueops import keys, models, publishing
 from queueops.store import Store
-from tests.dashboard.pages import Q, enqueue, kill, person, record, run, spec
+from tests.dashboard.pages import Q, enqueue, kill, person, record, run, spec, streamed
 from tests.factories import Child
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +32,7 @@ def found() -> dict[str, conditions.Problem]:
 
 
 def beat(redis: Redis, worker: str, *, fetched_s_ago: float, host: str = "app-1") -> None:
-    now_ms = int(redis.time()[0]) * 1000  # type: ignore[index]
+    now_ms = int(redis.time()[0]) * 1000
     redis.zadd(keys.WORKERS, {worker: now_ms})
     about = {
         "host": host,
@@ -141,7 +141,9 @@ def test_forecast_counts_what_falls_due_by_minute_and_slots(redis: Redis, store:
     page = person("Viewer").get("/forecast/?span=1h").content.decode()
 
     assert re.search(r"1[23] jobs fall due within 1h", page)
-    data = json.loads(re.search(r'data-chart="([^"]+)"', page)[1].replace("&quot;", '"'))  # type: ignore[index]
+    chart = re.search(r'data-chart="([^"]+)"', page)
+    assert chart
+    data = json.loads(chart[1].replace("&quot;", '"'))
     counts = {each["name"]: each["counts"] for each in data["series"]}
     assert counts[Q][10] == 7 or counts[Q][9] == 7
     assert sum(counts["billing"]) in {5, 6}
@@ -215,7 +217,7 @@ def test_activity_is_filtered_by_person_queue_and_verb_and_exported(redis: Redis
     assert rows("person=bob&queue=mail") == 2
     assert rows("job=a") == 1
     answer = ann.get("/activity/export/?person=ann")
-    text = b"".join(answer.streaming_content).decode()
+    text = streamed(answer)
     assert "requeue" in text
     assert "poison" not in text
     assert "'=HYPERLINK(1)" in text  # no spreadsheet takes it for a formula
@@ -228,13 +230,13 @@ def test_pause_until_a_time_and_limits_take_effect_and_are_recorded(redis: Redis
 
     admin.post(f"/queues/{Q}/pause/", {"reason": "partner down", "resume_after": "30 min"})
     settings = redis.hgetall(f"queueops:{{{Q}}}:settings")
-    assert settings[b"paused"] == b"1"  # type: ignore[index]
+    assert settings[b"paused"] == b"1"
     assert admin.post(f"/queues/{Q}/resume/").status_code == 302
     second = admin.post(f"/queues/{Q}/resume/", headers={"HX-Request": "true"})
     assert second.status_code == 409
     admin.post(f"/queues/{Q}/limits/", {"concurrency": "4", "rate_per_s": "2.5", "reason": "slowly"})
     settings = redis.hgetall(f"queueops:{{{Q}}}:settings")
-    assert (settings[b"concurrency"], settings[b"rate"]) == (b"4", b"2.5")  # type: ignore[index]
+    assert (settings[b"concurrency"], settings[b"rate"]) == (b"4", b"2.5")
     assert admin.post(f"/queues/{Q}/limits/", {"concurrency": "0"}).status_code == 422
     page = admin.get("/activity/").content.decode()
     assert "concurrency: none to 4" in page

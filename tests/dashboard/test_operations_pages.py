@@ -128,8 +128,8 @@ def test_undo_from_the_activity_restores_a_bulk_discard(redis: Redis, store: Sto
 @pytest.mark.parametrize(
     "bad",
     [
-        {"canary": "0"}, {"canary": "x"}, {"rate": "-1"}, {"rate": "nan"}, {"spread": "soon"}, {"stop_percent": "200"},
-        {"verb": "purge"}, {"verb": ""}, {"verb": "nonsense"},
+        {"canary": "0"}, {"canary": "x"}, {"rate": "-1"}, {"rate": "nan"}, {"spread": "soon"},
+        {"stop_percent": "200"},        {"verb": "purge"}, {"verb": ""}, {"verb": "nonsense"},
     ],
 )  # fmt: skip
 def test_bad_plan_is_refused_at_its_field(redis: Redis, store: Store, bad: dict[str, str]) -> None:
@@ -159,7 +159,7 @@ def test_delayed_jobs_are_spread(redis: Redis, store: Store) -> None:
     operator.post("/operations/start/", form)
     finish(models.Operation.objects.get())
 
-    due = [score for _, score in redis.zrange(f"queueops:{{{Q}}}:delayed", 0, -1, withscores=True)]  # type: ignore[union-attr]
+    due = [redis.zscore(f"queueops:{{{Q}}}:delayed", f"a{i}") or 0.0 for i in range(20)]
     assert max(due) - min(due) > 60_000
 
 

@@ -10,7 +10,7 @@ from redis import Redis
 from dashboard import lists
 from queueops import models
 from queueops.store import Store
-from tests.dashboard.pages import Q, dead, enqueue, kill, person, record, rows, run, spec
+from tests.dashboard.pages import Q, dead, enqueue, kill, person, record, rows, run, spec, streamed
 from tests.factories import state
 
 pytestmark = pytest.mark.django_db
@@ -211,10 +211,10 @@ def test_reschedule_takes_a_wait_or_a_time_in_the_viewers_zone(redis: Redis, sto
     operator.post(path, {"id": "a", "at": "2030-01-01T10:00", "zone": "Europe/Berlin"})
     operator.post(path, {"id": "b", "after": "1h 30min"})
 
-    scores = dict(redis.zrange(f"queueops:{{{Q}}}:delayed", 0, -1, withscores=True))
-    assert scores[b"a"] == 1_893_488_400_000  # 09:00 UTC
-    now_ms = int(redis.time()[0]) * 1000  # type: ignore[index]
-    assert abs(scores[b"b"] - now_ms - 5_400_000) < 20_000
+    scores = {job: redis.zscore(f"queueops:{{{Q}}}:delayed", job) or 0.0 for job in "ab"}
+    assert scores["a"] == 1_893_488_400_000  # 09:00 UTC
+    now_ms = int(redis.time()[0]) * 1000
+    assert abs(scores["b"] - now_ms - 5_400_000) < 20_000
 
 
 def test_export_holds_the_filtered_rows_and_no_secret(redis: Redis, store: Store) -> None:
@@ -223,7 +223,7 @@ def test_export_holds_the_filtered_rows_and_no_secret(redis: Redis, store: Store
     record(store)
 
     answer = person("Viewer").get(f"/queues/{Q}/export/?state=dead&handler=mail.send")
-    text = b"".join(answer.streaming_content).decode()
+    text = streamed(answer)
 
     assert answer["Content-Type"].startswith("text/csv")
     assert len(text.strip().splitlines()) == 2

@@ -78,7 +78,7 @@ ACTIONS: dict[str, tuple[str, dict[str, str], set[str]]] = {
 #: Asked without a person, or by everybody.
 OPEN = {"login", "logout", "healthz", "readyz", "metrics"}
 #: Held by another file's matrix.
-ELSEWHERE = {name for name in () if name}
+ELSEWHERE: set[str] = set()
 
 
 @pytest.fixture
