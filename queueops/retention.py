@@ -26,8 +26,8 @@ from queueops.states import JobState
 from queueops.store import Store
 
 #: A batch is sized to hold its locks so long at most, with room for a slow moment. Seconds.
-_AIM_S = 0.015
-_LARGEST = 500
+_AIM_S = 0.02
+_SMALLEST, _LARGEST = 10, 500
 #: Rows looked at in one step where an index can't say which of them are over.
 _PAGE = 500
 _WORKER_KEEP = timedelta(days=30)
@@ -41,7 +41,7 @@ class _Size:
 
     def after(self, took_s: float) -> None:
         if took_s > _AIM_S:
-            self.rows = max(1, self.rows // 2)
+            self.rows = max(_SMALLEST, self.rows // 2)
         elif took_s < _AIM_S / 2:
             self.rows = min(_LARGEST, self.rows * 2)
 
