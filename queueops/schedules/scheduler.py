@@ -21,8 +21,8 @@ from queueops import keys
 from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.schedules import backfill, code, ledger
-from queueops.schedules.rows import Row, RowReader, open_by_hand, skipped_ahead
-from queueops.schedules.takeover import Takeover, flag, resume
+from queueops.schedules.following import ODD, RETRY_MS, Following
+from queueops.schedules.takeover import Takeover, resume
 from queueops.schedules.watch import Watched
 from queueops.scripts import script
 from queueops.slots import FIRE_BATCH, Fired, Slot
@@ -39,13 +39,10 @@ TICK_S, STANDBY_REFRESH_S = 1.0, 5.0
 SWEEP_S, FOLLOW_S, PRUNE_S = 30.0, 2.0, 60.0
 #: A slot that waits for the run before it is tried so often.
 WAITING_S = 0.2
-#: A schedule that failed alone is tried again after this.
-RETRY_MS = 15_000
 #: So shortly before a slot nothing else is begun. Ms.
 NEAR_MS = 50
 #: Schedules asked about in one round trip.
 ASK_BATCH = 200
-_ODD = (QueueOpsError, ValueError, TypeError, ArithmeticError, LookupError)
 
 
 class Scheduler:
@@ -59,11 +56,8 @@ class Scheduler:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.uses_lease = uses_lease
         self.is_leader = not uses_lease
-        self._reader = RowReader()
         self._takeover = Takeover(self.store, self.name)
-        self._watched: dict[int, Watched] = {}
-        #: Rows that can't be followed here, why, and when to look again (monotonic seconds).
-        self._bad: dict[int, tuple[Row, str, float]] = {}
+        self._following = Following(self._takeover)
         #: Decided and not written down yet, by row: an answer has all that its ledger lacks.
         self._left: dict[int, tuple[Watched, ledger.Entry]] = {}
         self._at = dict.fromkeys(
@@ -76,6 +70,10 @@ class Scheduler:
         self._has_news = threading.Event()
         self._lock = threading.Lock()  # over `_left`
         self._is_synced = False
+
+    @property
+    def _watched(self) -> dict[int, Watched]:
+        return self._following.watched
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -196,7 +194,11 @@ class Scheduler:
 
     def _settle(self, now_ms: int) -> int:
         """Fire what is due, a batch of each schedule a round trip; write down what was decided."""
-        due = [(each, self._slots_of(each, now_ms)) for each in self._watched.values() if each.is_due(now_ms)]
+        due = [
+            (each, self._slots_of(each, now_ms))
+            for each in list(self._watched.values())
+            if each.is_due(now_ms)
+        ]
         work = [(each, slots) for each, slots in due if slots]
         settled = sum(len(slots) for _, slots in work)
         while work:
@@ -214,7 +216,7 @@ class Scheduler:
     def _slots_of(self, each: Watched, now_ms: int) -> list[Slot]:
         try:
             return each.slots(now_ms)
-        except _ODD as error:
+        except ODD as error:
             self._fail_alone(each, error, now_ms)
             return []
 
@@ -259,7 +261,7 @@ class Scheduler:
     def _fail_alone(self, each: Watched, error: Exception, now_ms: int) -> None:
         """Put one schedule off without holding up the others."""
         each.retry_ms = now_ms + RETRY_MS
-        self._guard_database(lambda: self._call_bad(each.row, str(error)))
+        self._guard_database(lambda: self._following.give_up(each.row, str(error), is_leader=self.is_leader))
 
     def _write_down(self) -> None:
         if self._books is None:
@@ -290,92 +292,16 @@ class Scheduler:
         if not self._is_synced:
             code.sync()
             self._is_synced = True
-        rows = self._reader.read()
-        by_hand, skips = open_by_hand(), skipped_ahead(now_ms)
-        for pk in self._watched.keys() - rows.keys():
-            self._forget(self._watched.pop(pk), rows)
-        begun = []
-        for pk, row in rows.items():
-            try:
-                if self._look_at(row, now_ms):
-                    begun.append(self._watched[pk])
-            except StoreUnavailable:
-                raise
-            except _ODD as error:
-                self._call_bad(row, str(error))
-            if each := self._watched.get(pk):
-                each.by_hand, each.skips = by_hand.get(pk, ()), skips.get(pk, {})
-        self._bad = {pk: bad for pk, bad in self._bad.items() if pk in rows}
+        begun = self._following.refresh(now_ms, is_leader=self.is_leader)
+        if self._following.is_to_be_read_again:
+            self._at["refresh"] = 0.0
         self._ask(begun, now_ms)
-
-    def _look_at(self, row: Row, now_ms: int) -> bool:
-        """Follow a row as it is now; whether it is followed anew."""
-        each = self._watched.get(row.pk)
-        is_same = each is not None and each.definition is row.taken and each.row.version == row.version
-        if (
-            each
-            and is_same
-            and not each.newer_version
-            and each.row.definition is row.definition
-            and not row.error
-        ):
-            each.row, each.recorded = row, max(each.recorded, row.recorded)
-            return False
-        if self._error_of(row):
-            return False
-        newer = each.newer_version if each else 0
-        if each and row.version < newer and not each.is_long_refused(now_ms):
-            return False  # another scheduler is taking it over
-        is_edited = row.taken != row.definition or row.placed_queue != row.definition.queue
-        if is_edited or row.version < newer or (row.error and self.is_leader):
-            self._watched.pop(row.pk, None)
-            self._at["refresh"] = 0.0  # to read it as it is then
-            self._takeover.take(row, now_ms, known_version=newer)
-            return False
-        self._watched[row.pk] = Watched.of(row, each)
-        return True
 
     def _ask(self, watched: list[Watched], now_ms: int) -> None:
         """Ask what Redis says of schedules: slots that wait, lines that nobody wrote down, a lost store."""
         for start in range(0, len(watched), ASK_BATCH):
             self._fire([(each, []) for each in watched[start : start + ASK_BATCH]], now_ms)
         self._write_down()
-
-    def _error_of(self, row: Row) -> str:
-        """Why this row can't be followed here; '' when it can. Looked at again when it changes, or later."""
-        if bad := self._bad.get(row.pk):
-            seen, error, again_at = bad
-            is_same = seen.definition is row.definition and seen.version == row.version
-            if is_same and time.monotonic() < again_at:
-                return error
-            del self._bad[row.pk]
-        try:
-            problems = row.definition.problems()
-            error = code.error_of(row) or "; ".join(f"{name}: {why}" for name, why in problems.items())
-        except _ODD as odd:
-            error = f"{type(odd).__name__}: {odd}"
-        if error:
-            self._call_bad(row, error)
-        return error
-
-    def _call_bad(self, row: Row, error: str) -> None:
-        if row.error != error:
-            log.error("schedule %s can't be followed: %s", row.definition.key, error)
-        self._watched.pop(row.pk, None)
-        self._bad[row.pk] = (row, error, time.monotonic() + RETRY_MS / 1000)
-        if self.is_leader and row.error != error:
-            flag(row, error)
-
-    def _forget(self, each: Watched, rows: dict[int, Row]) -> None:
-        """Its row was deleted: nothing may fire under its key, unless another row has it."""
-        if any(row.definition.key == each.definition.key for row in rows.values()):
-            return
-        try:
-            self._takeover.retire(each.definition, each.row.version + 1, each.recorded)
-        except _ODD as error:
-            log.error(
-                "schedule %s was deleted, and its key could not be retired: %s", each.definition.key, error
-            )
 
     def _keep_house(self, *, is_now: bool = False) -> None:
         server_us, then = self._clock
