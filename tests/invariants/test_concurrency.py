@@ -153,12 +153,12 @@ def test_b03_conservation_children_die_answers_are_lost_and_every_job_takes_effe
     assert {state(redis, job_id) for job_id in ids} == {"done"}
     assert counter(redis, "done") == total
     assert proxy.lost > 0
-    drain(real_time)
+    drain(redis, real_time)
 
 
-def drain(store: Store) -> None:
+def drain(redis: Redis, store: Store) -> None:
     """Forget every child, as housekeeping does in time."""
-    for name in store.connection.client.zrange(keys.queue_key(QUEUE, "children"), 0, -1):
+    for name in redis.zrange(keys.queue_key(QUEUE, "children"), 0, -1):
         Child(store, name.decode()).die()
     store.sweep(QUEUE)
 
@@ -292,12 +292,15 @@ def test_many_dead_letters_and_requeues_at_once_keep_their_counts(redis: Redis, 
         one = Child(Store(publish=publish_defaults), f"host:{number}:a/1").register()
         dice = random.Random(number)
         while not work.stop.is_set():
-            jobs = one.take(5)
-            one.settle(*[
-                dice.choice([burying, retrying])(job, cause=dice.choice("abc")) if dice.random() < 0.7
-                else Outcome.ack(job, handler="tests.work")
-                for job in jobs
-            ])  # fmt: skip
+            one.settle(*[fate(job, dice) for job in one.take(5)])
+
+    def fate(job: Delivery, dice: random.Random) -> Outcome:
+        match dice.randrange(3):
+            case 0:
+                return burying(job, cause=dice.choice("abc"))
+            case 1:
+                return retrying(job, cause=dice.choice("abc"))
+        return Outcome.ack(job, handler="tests.work")
 
     def person() -> None:
         mine = Store(publish=publish_defaults)
