@@ -5,6 +5,7 @@ and why, and how many tests passed in all.
 """
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -67,11 +68,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make test ARGS=…", description=__doc__)
     _, given = parser.parse_known_args()
     not_run: list[str] = []
-    legs = [Leg(f"everything, {_line_of(sys.version_info[:2])}", sys.executable, given)]
-    if not given:
-        legs += _engine_legs(not_run)
-    for leg in legs:
+    legs: list[Leg] = []
+    first = Leg(f"everything, {_line_of(sys.version_info[:2])}", sys.executable, given)
+    for leg in itertools.chain(
+        [first], () if given else _engine_legs(not_run)
+    ):  # a leg at a time: set-up too
         leg.run()
+        legs.append(leg)
     not_run += _missing_tools()
     _sum_up(legs, not_run)
     return max(min(leg.exit_code, 1) for leg in legs)
