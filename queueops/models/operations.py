@@ -89,12 +89,14 @@ class OperatorAction(models.Model):
         indexes = [
             # ORDER BY at DESC, id DESC LIMIT 51; WHERE at >= t …                            /activity/
             models.Index(fields=["-at", "-id"], name="action_newest"),
-            # WHERE actor = a ORDER BY at DESC, id DESC LIMIT 51
-            models.Index(fields=["actor", "-at", "-id"], name="action_by_actor"),
+            # WHERE actor_name = a ORDER BY at DESC, id DESC LIMIT 51
+            models.Index(fields=["actor_name", "-at", "-id"], name="action_by_actor"),
             # WHERE queue = q ORDER BY at DESC, id DESC LIMIT 51
             models.Index(fields=["queue", "-at", "-id"], name="action_by_queue"),
-            # WHERE queue = q AND job_id = i ORDER BY at                                     one job's page
-            models.Index(fields=["queue", "job_id", "at"], condition=~Q(job_id=""), name="action_of_job"),
+            # WHERE job_id = i AND queue = q ORDER BY at DESC, id DESC LIMIT 51                 one job's page
+            models.Index(
+                fields=["job_id", "queue", "-at", "-id"], condition=~Q(job_id=""), name="action_of_job"
+            ),
         ]
 
     def __str__(self) -> str:
