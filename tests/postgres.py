@@ -68,8 +68,8 @@ class LocalPostgres:
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         command = [*self._as_account(), str(self._binaries / "postgres"), "-D", str(data), *arguments]
-        log = (self._folder / "log").open("wb")
-        self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             self._run("pg_isready", "--host", str(self._folder), "--timeout=20", retries=100)
             self._run("createdb", "--host", str(self._folder), "--username=queueops", "queueops")

@@ -33,6 +33,11 @@ class Rules:
             self._by_queue[queue] = named.decode(errors="replace")
         else:
             self._by_queue.pop(queue, None)
+        self.load_policies()
+
+    def load_policies(self) -> None:
+        """Read all policies. Raises RedisError."""
+        client: Any = self._connection.client
         found: dict[str, RetryPolicy] = {}
         for name, given in config().policies.items():
             self._add(found, name, {"name": name, **given} if isinstance(given, Mapping) else given)
@@ -40,6 +45,10 @@ class Rules:
             self._add(found, raw_name.decode(errors="replace"), raw)
         self._policies = found
         self._found = {}
+
+    def named(self, name: str) -> RetryPolicy | None:
+        """The policy of this name, the default one without being told of it."""
+        return self._policies.get(name) or (DEFAULT_POLICY if name == DEFAULT_POLICY.name else None)
 
     def _add(self, found: dict[str, RetryPolicy], name: str, given: Any) -> None:
         try:
@@ -86,3 +95,13 @@ class Rules:
         if name not in self._complained:
             self._complained.add(name)
             logger.warning("%s", text)
+
+
+def policy_now(connection: Connection, name: str) -> RetryPolicy:
+    """The policy of this name as it is published now. Raises ValueError when there is none."""
+    rules = Rules(connection)
+    rules.load_policies()
+    found = rules.named(name)
+    if found is None:
+        raise ValueError(f"no retry policy is named {name!r:.60}")
+    return found

@@ -314,7 +314,7 @@ class Supervisor:
         process = ended.process
         if process.role == "housekeeper":
             if not ended.is_clean:
-                logger.error("%s ended: %s", process.name, ended.why)
+                logger.error("%s ended (%s)", process.name, ended.why)
             return
         running = process.board.running()
         names = process.queues

@@ -228,7 +228,7 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @pytest.fixture
-def fleet(redis: Redis, notes: Notes, site_env: dict[str, str], django_db_setup: None) -> Iterator[Fleet]:
+def fleet(redis: Redis, notes: Notes, site_env: dict[str, str]) -> Iterator[Fleet]:
     """Workers on the run's Redis, with a lease of 2 s."""
     env = {
         **site_env,

@@ -14,6 +14,8 @@ from queueops.worker.housekeeper import Duty, Housekeeper
 from tests.factories import Redis
 from tests.queueops.worker.conftest import QUEUE, Fleet, eventually
 
+pytestmark = pytest.mark.django_db(transaction=True)  # the worker's processes see the database too
+
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Control, Control]]:
@@ -36,7 +38,7 @@ def test_one_housekeeper_leads_and_another_takes_over(redis: Redis, ends: tuple[
 
 
 def test_duty_that_fails_is_tried_again_and_stops_no_other(
-    redis: Redis, ends: tuple[Control, Control], caplog: pytest.LogCaptureFixture, django_db_setup: None
+    redis: Redis, ends: tuple[Control, Control], caplog: pytest.LogCaptureFixture
 ) -> None:
     tries, steady = [], threading.Event()
 
@@ -70,7 +72,7 @@ def test_worker_keeps_house_and_records_its_last_jobs_before_it_ends(fleet: Flee
 
     assert worker.wait() == 0
     assert fleet.state("a") == JobState.DONE
-    assert fleet.redis.xlen("queueops:{work}:events") == 0
+    assert fleet.redis.xlen("queueops:{work}:events") == 0, worker.log
     assert fleet.redis.get("queueops:lease:housekeeping") is None
 
 
