@@ -23,10 +23,13 @@ from redis.exceptions import RedisError
 from queueops.connection import Connection
 from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
+from queueops.job import to_ms
 from queueops.models import Operation, OperatorAction
+from queueops.policies import retry_delay_s
 from queueops.selection import VERBS, Selection, Walker, count, count_quickly, freeze
 from queueops.states import JobState
 from queueops.store import Store
+from queueops.worker.rules import policy_now
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,8 @@ class Plan:
 
     `delay_s`: requeued jobs wait so long; rescheduled ones run so long from now. `run_at_ms` (Unix
     ms): when rescheduled jobs run. `spread_s` spreads them evenly at random over that time after.
+    `policy` (its name, of jobs that wait for a retry): each runs as long after its failure as that
+    policy says, jitter and all; those whose time has passed are spread over `spread_s`, a minute.
     `canary`: after so many jobs it pauses for a person to look. `stop_share`: it stops by itself
     when more than this share of its jobs fail again. Raises ValueError.
     """
@@ -60,6 +65,7 @@ class Plan:
     delay_s: float | None = None
     run_at_ms: int | None = None
     spread_s: float | None = None
+    policy: str | None = None
     rate: float | None = None
     canary: int | None = None
     stop_share: float | None = None
@@ -76,8 +82,12 @@ class Plan:
             raise ValueError(f"canary must be at least 1, got {self.canary}")
         if self.stop_share is not None and not 0 < self.stop_share <= 1:
             raise ValueError(f"stop_share must be over 0 and at most 1, got {self.stop_share:g}")
-        if verb == "reschedule" and self.delay_s is None and self.run_at_ms is None:
+        if verb == "reschedule" and self.delay_s is None and self.run_at_ms is None and self.policy is None:
             raise ValueError("reschedule needs a time: at, or in")
+        if self.policy is not None and (
+            verb != "reschedule" or self.delay_s is not None or self.run_at_ms is not None
+        ):
+            raise ValueError("policy is for reschedule, and instead of a time")
         if self.run_at_ms is not None and (verb != "reschedule" or self.delay_s is not None):
             raise ValueError("run_at is for reschedule, and instead of a delay")
         if self.delay_s is not None and verb not in _SPREADING:
@@ -340,7 +350,7 @@ class Runner:
                 cursor["step"] = {
                     "queue": queue,
                     "ids": [job_id for job_id, _ in ids],
-                    "arguments": [self._argument() for _ in ids],
+                    "arguments": self._arguments(queue, [job_id for job_id, _ in ids]),
                     "missing": [job_id for job_id, _ in missing],
                 }
                 self._pay(cursor, len(ids))
@@ -370,6 +380,21 @@ class Runner:
     def _walker(self) -> Walker:
         selection = Selection.from_json(self.row.queue, self.row.from_state, self.row.filter)
         return Walker(self.inspector, selection, frozen_ms=self.row.frozen_ms, operation=self.row.pk)
+
+    def _arguments(self, queue: str, ids: Sequence[str]) -> list[int | str]:
+        """What the verb needs for each of these jobs."""
+        if not self.row.arguments.get("policy"):
+            return [self._argument() for _ in ids]
+        policy = policy_now(self.store.connection, self.row.arguments["policy"])
+        spread_s = float(self.row.arguments.get("spread_s") or 60)
+        times: list[int | str] = []
+        for job in self.inspector.jobs(queue, ids):
+            soonest = self.row.frozen_ms + uniform(0, spread_s) * 1000
+            if job is not None and job.since is not None and job.attempts:
+                delay_s = retry_delay_s(policy, min(job.attempts, policy.max_retries or 1))
+                soonest = max(soonest, to_ms(job.since) + delay_s * 1000)
+            times.append(round(soonest))
+        return times
 
     def _argument(self) -> int | str:
         """What the verb needs for one job: a delay or a run-at, spread where that was asked for."""

@@ -12,11 +12,13 @@ from typing import Any
 
 from queueops import keys
 from queueops.errors import CorruptSpec
+from queueops.handlers import get_handler
 from queueops.inspector import Inspector
 from queueops.inspector.decode import whole_spec
 from queueops.job import to_ms
 from queueops.payload import decode_spec
 from queueops.states import LISTED, MOVES, JobState
+from queueops.worker.rules import Rules
 
 #: Ids looked at in one round trip.
 PAGE = 500
@@ -39,7 +41,8 @@ VERBS: dict[str, frozenset[JobState]] = {
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """A filter. `queue` '' means every queue; `tag` is a name, or name=value; `operation` names the
-    bulk action that last touched a job (to undo one); `older_than_s` seconds in its state.
+    bulk action that last touched a job (to undo one); `older_than_s` seconds in its state; `policy`
+    names the retry policy that jobs which failed before follow now.
 
     Raises ValueError for a filter that can't be meant.
     """
@@ -51,6 +54,7 @@ class Selection:
     tag: str = ""
     id_prefix: str = ""
     operation: str = ""
+    policy: str = ""
     older_than_s: float | None = None
     ids: Sequence[str] = field(default_factory=tuple)
 
@@ -118,6 +122,7 @@ class Selection:
                 ("tag", self.tag),
                 ("id from", self.id_prefix),
                 ("operation", self.operation),
+                ("retried by", self.policy),
             )
             if value
         ]
@@ -128,7 +133,8 @@ class Selection:
     @property
     def is_plain(self) -> bool:
         """Whether the size of a set in Redis is the number of its jobs, so that none need be looked at."""
-        looked_at = (self.handler, self.tag, self.id_prefix, self.operation, self.ids, self.older_than_s)
+        by_content = (self.handler, self.tag, self.id_prefix, self.operation, self.policy)
+        looked_at = (*by_content, self.ids, self.older_than_s)
         return not any(looked_at) and (not self.cause or self.state == JobState.DEAD)
 
 
@@ -157,6 +163,7 @@ class Walker:
         self.frozen_ms = frozen_ms
         #: Jobs that this operation has touched are behind the walk, even when they stand before it again.
         self.operation = operation
+        self._rules: dict[str, Rules] = {}
 
     def queues(self) -> list[str]:
         """The queues to walk over."""
@@ -177,7 +184,7 @@ class Walker:
         ids = [
             (step.id, step.cursor)
             for step, found in zip(walk.steps, jobs, strict=True)
-            if self._matches(step.id, found)
+            if self._matches(queue, step.id, found)
         ]
         return Found(ids, walk.next, until)
 
@@ -209,7 +216,7 @@ class Walker:
         if not ids:
             return []
         pipe = self.inspector.pipe()
-        wants_spec = bool(self.selection.handler or self.selection.tag)
+        wants_spec = bool(self.selection.handler or self.selection.tag or self.selection.policy)
         for job_id in ids:
             if wants_spec:
                 pipe.hgetall(keys.job(queue, job_id))
@@ -224,7 +231,7 @@ class Walker:
             bool(self.operation) and isinstance(found, dict) and found.get(b"op") == self.operation.encode()
         )
 
-    def _matches(self, job_id: str, found: Any) -> bool:
+    def _matches(self, queue: str, job_id: str, found: Any) -> bool:
         wanted = self.selection
         if not isinstance(found, dict) or found.get(b"state") != wanted.state.encode():
             return False
@@ -236,10 +243,25 @@ class Walker:
             return False
         if wanted.id_prefix and not job_id.startswith(wanted.id_prefix):
             return False
-        if wanted.handler or wanted.tag:
+        if wanted.handler or wanted.tag or wanted.policy:
             raw, why = whole_spec(found)
-            return raw is not None and why is None and _is_of(wanted, raw)
+            if raw is None or why is not None or not _is_of(wanted, raw):
+                return False
+            return not wanted.policy or self._follows(queue, found, raw)
         return True
+
+    def _follows(self, queue: str, found: Any, raw: bytes) -> bool:
+        """Whether the job waits after a failure, and follows the policy as workers would say now."""
+        if not _ms(found.get(b"attempts")):
+            return False
+        rules = self._rules.get(queue)
+        if rules is None:
+            rules = self._rules[queue] = Rules(self.inspector.connection)
+            rules.load(queue)
+        spec = decode_spec(raw)
+        handler = get_handler(spec.handler)
+        declared = handler.policy if handler else None
+        return rules.policy(queue, spec.handler, spec.policy, declared).name == self.selection.policy
 
 
 def _is_of(wanted: Selection, raw: bytes) -> bool:
