@@ -175,6 +175,7 @@ def open_run(*, kind: str | None = None, scale: float = 1.0) -> Iterator[Run]:
             SECRET_KEY="only-for-benchmarks",
             REDIS_URL=server.url,
             DATABASE_URL=f"sqlite:///{folder}/db.sqlite3",
+            STATIC_MANIFEST="0",
             QUEUEOPS_HANDLERS="bench.handlers",
             BENCH_DIR=str(folder),
         )
