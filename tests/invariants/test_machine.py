@@ -23,7 +23,7 @@ from tests.factories import Redis
 from tests.invariants.walk import Walk
 from tests.proxy import Proxy
 
-EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "10" if "TEST_REDIS" in os.environ else "30"))
 STEPS = 50
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 if "MACHINE_SHRINK" in os.environ:

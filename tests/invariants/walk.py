@@ -24,9 +24,10 @@ SETTLE_VERBS = ("ack", "ack", "retry", "retry", "snooze", "release", "bury", "di
 #: What may happen next, by the name of a method of Walk, and how often.
 ACTIONS = {
     "settle": 16, "claim": 12, "enqueue": 8, "die": 7, "time_passes": 5, "act": 4, "done_jobs_leave": 2,
-    "renew": 1, "claim_s_late_copy": 2, "settlement_s_late_copy": 2, "settle_what_another_holds": 1,
-    "hand_back_what_may_be_alive": 1, "act_on_anything": 1, "prune": 1, "sweep": 1, "change_settings": 1,
-    "scripts_are_forgotten": 1, "a_group_is_lost": 1, "a_stream_of_running_jobs_is_deleted": 1,
+    "a_host_is_lost": 2, "renew": 1, "claim_s_late_copy": 2, "settlement_s_late_copy": 2,
+    "settle_what_another_holds": 1, "hand_back_what_may_be_alive": 1, "act_on_anything": 1, "prune": 1,
+    "sweep": 1, "change_settings": 1, "scripts_are_forgotten": 1, "a_group_is_lost": 1,
+    "a_stream_of_running_jobs_is_deleted": 1,
 }  # fmt: skip
 
 #: What of a job the walk compares, besides its state and its child.
@@ -274,9 +275,18 @@ class Walk:
 
     def time_passes(self, draw: Draw) -> None:
         """Supervisors renew all the while, but for the silent ones."""
-        silent = draw.some_of(CHILDREN, 0, 2)
+        self._jump(draw.one_of(JUMPS_MS), silent=draw.some_of(CHILDREN, 0, 2))
+
+    def a_host_is_lost(self, draw: Draw) -> None:
+        """With all its children; another's claim finds what they ran."""
+        self._jump(LEASE_MS, silent=CHILDREN[:3])
+        self._claim(CHILDREN[3], self.requests[CHILDREN[3]], 0)
+        for child in CHILDREN[:3]:  # it comes back
+            self._renew(child)
+
+    def _jump(self, ms: int, *, silent: Sequence[str]) -> None:
         living = [child for child in self._alive() if child not in silent]
-        self.model.now = self.clock.advance(draw.one_of(JUMPS_MS))
+        self.model.now = self.clock.advance(ms)
         self.fault = "once"
         for child in living:
             self._renew(child)
