@@ -14,6 +14,11 @@ from queueops.inspector.reads import listed, number, optional, text
 MOST = 1_000
 
 
+#: (server, epoch, queue, cause) -> failed attempts by minute.
+_past: dict[tuple[str, Any, str, str], dict[int, int]] = {}
+_MOST_PAST = 5_000
+
+
 @dataclass(frozen=True)
 class CauseInQueue:
     """One cause in one queue. Times are Unix ms; `failures` counts attempts since ever."""
@@ -118,22 +123,31 @@ class Causes(Overview):
     def cause_histories(
         self, wanted: Sequence[tuple[str, str]], minutes: int = 60
     ) -> dict[tuple[str, str], list[int]]:
-        """As cause_history for many (queue, cause) at once: one command a queue and minute."""
+        """As cause_history for many (queue, cause) at once; minutes that are over come from memory."""
+        last = self.now_ms() // 60_000
+        epoch = self.connection.client.get(keys.EPOCH)
+        first = last - minutes + 1
+        found: dict[tuple[str, str], dict[int, int]] = {}
         by_queue: dict[str, list[str]] = {}
         for queue, cause in dict.fromkeys(wanted):
+            known = _past.get((self.connection.url, epoch, queue, cause), {}) if not self.clock else {}
+            found[queue, cause] = {minute: n for minute, n in known.items() if first <= minute < last - 1}
             by_queue.setdefault(queue, []).append(cause)
-        last = self.now_ms() // 60_000
-        pipe = self.pipe()
+        pipe, asked = self.pipe(), []
         for queue, causes in by_queue.items():
-            for minute in range(last - minutes + 1, last + 1):
-                pipe.hmget(keys.stats(queue, minute), [f"failed:{cause}" for cause in causes])
-        answers = iter(self.answers(pipe) if by_queue else [])
-        found: dict[tuple[str, str], list[int]] = {}
-        for queue, causes in by_queue.items():
-            rows = [listed(next(answers)) or [0] * len(causes) for _ in range(minutes)]
-            for i, cause in enumerate(causes):
-                found[queue, cause] = [number(row[i]) for row in rows]
-        return found
+            for minute in range(first, last + 1):
+                missing = [cause for cause in causes if minute not in found[queue, cause]]
+                if missing:
+                    asked.append((queue, minute, missing))
+                    pipe.hmget(keys.stats(queue, minute), [f"failed:{cause}" for cause in missing])
+        for (queue, minute, missing), answer in zip(asked, self.answers(pipe) if asked else [], strict=True):
+            for cause, value in zip(missing, listed(answer) or [0] * len(missing), strict=True):
+                found[queue, cause][minute] = number(value)
+        if len(_past) > _MOST_PAST:
+            _past.clear()
+        for (queue, cause), counts in found.items():
+            _past[self.connection.url, epoch, queue, cause] = counts
+        return {key: [counts[minute] for minute in range(first, last + 1)] for key, counts in found.items()}
 
     def cause_history(self, queue: str, cause: str, minutes: int = 60) -> list[int]:
         """Failed attempts of a cause in each of the last minutes, oldest first."""
