@@ -1,11 +1,14 @@
 --[[
 renew: register children, or renew their leases; one write a child, whatever it holds. A token
 that nobody answered for a second is pushed again; so is one for an alarm a second past, whose keeper
-is gone with its whole tree.
+is gone with its whole tree; and one for the probation children while there are suspects, since theirs
+may have gone with a tree, too.
 
 FLAGS allow-oom
 KEYS
   children      ZSET    child -> end of its lease, Unix ms
+  ready_prefix  string  a lane's STREAM less its lane
+  wake_suspect  LIST    at most one token, for the probation children
 ARGV
   now_ms       string   '' for the server's clock
   children...  list     child ids
@@ -29,4 +32,7 @@ for first = REST + 1, #ARGV, 1000 do
 end
 local c = redis.pcall('HMGET', clock, 'token_at', 'alarm')
 if (c[1] and NOW - c[1] > 1000) or (c[2] and NOW - c[2] > 1000) then push_token() end
+if redis.pcall('XLEN', ready_prefix .. LANE.SUSPECT) ~= 0 and redis.pcall('LLEN', wake_suspect) == 0 then
+  redis.pcall('RPUSH', wake_suspect, '1')
+end
 return { CONF.version, NOW_US }

@@ -387,6 +387,29 @@ def test_a_probation_child_never_keeps_the_clock(
     assert "keeper" not in clock_of(redis)
 
 
+def test_a_suspect_s_token_that_was_lost_with_a_tree_is_pushed_again_by_a_heartbeat(
+    redis: Redis, store: Store, quiet: None
+) -> None:
+    child = Child(store, "host:1:a/1")
+    seed_pending(child, "suspect")
+    child.die(ran=["suspect"])
+    wake = keys.queue_key(QUEUE, "wake_suspect")
+    redis.delete(wake)  # a probation child had it, and its host went
+
+    child.register()
+
+    assert redis.llen(wake) == 1
+    Child(store, "host:2:b/probation", suspects=True).register().take(1)
+
+
+def test_a_heartbeat_without_suspects_wakes_no_probation_child(
+    redis: Redis, store: Store, quiet: None
+) -> None:
+    Child(store, "host:1:a/1").register()
+
+    assert redis.llen(keys.queue_key(QUEUE, "wake_suspect")) == 0
+
+
 # -- a stuck keeper -----------------------------------------------------------------------------------------
 
 
