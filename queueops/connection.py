@@ -59,6 +59,19 @@ def _code(error: Exception) -> str:
     return found[1] if found else ""
 
 
+class _Cluster(RedisCluster):
+    """A Cluster client whose complaints about its nodes are connection errors, as everywhere else.
+
+    redis-py gives them a base of their own, which no `except RedisError` catches.
+    """
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except RedisClusterException as error:
+            raise redis.ConnectionError(str(error)) from error
+
+
 def _client(url: str, *, block_s: float | None, timeout_s: float = _SOCKET_TIMEOUT_S, retries: int = 3) -> redis.Redis:
     """A client of the kind that the URL's scheme names.
 
@@ -80,7 +93,7 @@ def _client(url: str, *, block_s: float | None, timeout_s: float = _SOCKET_TIMEO
         if scheme == "redis+cluster":
             options.pop("retry")
             plain = "redis" + url.removeprefix("redis+cluster")
-            return cast("redis.Redis", RedisCluster.from_url(plain, **options))
+            return cast("redis.Redis", _Cluster.from_url(plain, **options))
         if scheme == "sentinel":
             return _sentinel_client(url, options)
         return redis.Redis.from_url(url, **options)

@@ -17,6 +17,7 @@ from redis.exceptions import (
     RedisClusterException,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
@@ -27,7 +28,7 @@ from queueops.local_redis import LocalServer
 from queueops.scripts import script
 from queueops.states import JobState
 from queueops.store import Store, publish_defaults
-from tests.factories import QUEUE, Child, Redis, ids_in, seed_ready
+from tests.factories import QUEUE, Child, Redis, ids_in, seed_ready, state
 
 
 @pytest.mark.parametrize(
@@ -222,3 +223,24 @@ def test_a_server_that_restarts_is_used_again_by_the_same_connection(
         seed_ready(store, "last")
         with server.client() as client:
             assert len(ids_in(client, JobState.READY)) == 4
+
+
+def test_a_cluster_whose_node_is_down_is_unavailable_as_any_server_and_used_again_when_it_is_back(
+    tmp_path: Path, redis_server: LocalServer
+) -> None:
+    with LocalServer(tmp_path / "d", binary=redis_server.binary, cluster=True) as server:
+        store = Store(Connection(server.url), publish=publish_defaults)
+        seed_ready(store, "before")
+        server.kill()
+
+        with pytest.raises(RedisConnectionError):  # what `except RedisError` catches
+            store.connection.client.get("x")
+        with pytest.raises(StoreUnavailable, match="no Redis at"):
+            seed_ready(store, "a")
+        with pytest.raises(StoreUnavailable, match="no Redis at"):
+            seed_ready(store, *[f"j{n}" for n in range(300)])
+
+        server.start()
+        seed_ready(store, "after")
+        with server.client() as client:
+            assert state(client, "after") == "ready"
