@@ -105,6 +105,11 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in the s
                 self.add_error(error.field if error.field in self.fields else None, error.reason)
         return data
 
+    def _post_clean(self) -> None:
+        # The model looks at its fields together: with one missing here it would blame another.
+        if not self.errors:
+            super()._post_clean()  # type: ignore[misc]  # Django's hook, which the stubs leave out
+
     def validate_constraints(self) -> None:
         """The database's word only where the form found nothing: it would say the same in its own words."""
         if not self.errors:
@@ -146,7 +151,6 @@ class PolicyAdmin(EditedAdmin):
     """Retry policies. Each save that changes one is a new version, published to running workers."""
 
     form = PolicyForm
-    inlines = (VersionsInline,)
     list_display = ("name", "version", "said", "fatal_names", "updated_at")
     search_fields = ("name", "description")
     readonly_fields = ("version",)
@@ -182,9 +186,12 @@ class PolicyAdmin(EditedAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if not self.has_change_permission(request, obj):
             return self.fieldsets[:-1]
-        if may(request, Right.RUN_OPERATION):
+        if obj is not None and may(request, Right.RUN_OPERATION):
             return self.fieldsets
         return (*self.fieldsets[:-1], ("This change", {"fields": ("reason",)}))
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return () if obj is None else (VersionsInline,)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.preview_view)
