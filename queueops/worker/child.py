@@ -39,9 +39,9 @@ from queueops.worker.waiting import Waiter
 logger = logging.getLogger("queueops.worker")
 
 #: Jobs in one claim at most, and outcomes in one settlement: a longer script is everybody's wait.
-MAX_BATCH, MIN_BATCH = 100, 25
+MAX_BATCH, MIN_BATCH = 100, 50
 #: ... and an exchange shall take about so long. Seconds.
-TRIP_S = 0.006
+TRIP_S = 0.01
 #: Outcomes may wait so long for company while claimed jobs keep the slots busy. Seconds.
 COMPANY_S = 0.002
 #: Brief jobs share one thread until none ended for so long. Seconds.

@@ -19,6 +19,8 @@ EARLY_S = (0.0, 0.0015)
 FIRST_EARLY_S = 0.0003
 #: The script shall run this long after the due time: a little late costs less than a claim too early.
 AIM_US = 60
+#: Who asked so much too early asks again at the time itself, and learns nothing from it. µs.
+SHORT_US = 2_000
 #: Wait after an error that belongs to this queue alone; doubled each time, seconds.
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 #: What ended this long ago still says how fast jobs end. Seconds.
@@ -79,9 +81,12 @@ class Feed:
         self.is_hungry = limit == 0 or len(claimed.jobs) >= limit or claimed.wait_us == 0
         self.ask_at = now + RECHECK_S * (1 + random.random() / 5)
         if claimed.is_keeper and claimed.wait_us is not None:
-            self._due_us = claimed.server_us + claimed.wait_us
             middle = sent + (now - sent) / 2  # about when the script ran, by our clock
-            self.ask_at = min(self.ask_at, middle + claimed.wait_us / 1e6 - self._early_s)
+            due_at = middle + claimed.wait_us / 1e6
+            if claimed.wait_us > SHORT_US:
+                self._due_us = claimed.server_us + claimed.wait_us
+                due_at -= self._early_s
+            self.ask_at = min(self.ask_at, due_at)
 
     def failed(self, now: float) -> None:
         """Leave the queue alone for a while after an error of its own."""

@@ -45,6 +45,8 @@ STUCK_AFTER_S = 0.010
 SLOW_AFTER_S = 1.0
 #: The supervisor looks at its boards at least this often; no Redis is asked for that.
 LOOK_EVERY_S = 1.0
+#: ... and asks a child that runs nothing so often whether it hears.
+IDLE_PING_S = 5.0
 #: While a child is stuck, the leases are renewed this often, and with them tokens that nobody answered.
 STUCK_RENEW_S = 1.0
 #: How long the others in a child may go on when one job in it is over its hard limit.
@@ -453,13 +455,15 @@ class Supervisor:
         return again
 
     def _look_for_life(self, process: Process, now: float) -> None:
-        """Ask a child that is silent for a second; the tokens of one that does not answer are pushed again.
+        """Ask a child that is silent, and push again the tokens of one that does not answer.
 
         A handler that holds the GIL keeps its claim thread from taking the token that woke it.
         """
         if process.is_stuck(now):
             self._renew_at = min(self._renew_at, self._renewed_at + STUCK_RENEW_S)
-        elif now - max(process.pinged, process.board.last_turn()) >= LOOK_EVERY_S:
+            return
+        every_s = LOOK_EVERY_S if process.board.running() else IDLE_PING_S
+        if now - max(process.pinged, process.board.last_turn()) >= every_s:
             process.pinged = now
             process.control.send({"ping": True})
 
