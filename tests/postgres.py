@@ -40,7 +40,8 @@ class LocalPostgres:
     PostgreSQL refuses to run as root: then it runs as `postgres` or `nobody`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
+        self._durable = durable
         binaries = find_binaries()
         if binaries is None:
             raise FileNotFoundError(MISSING)
@@ -63,7 +64,8 @@ class LocalPostgres:
         options = {
             "listen_addresses": "",
             "unix_socket_directories": str(self._folder),
-            "fsync": "off",  # a test's database need not survive the machine
+            # A test's database need not survive the machine; one that is measured must.
+            "fsync": "on" if self._durable else "off",
             "max_connections": "200",
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
