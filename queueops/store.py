@@ -135,12 +135,21 @@ class Store:
         Raises StoreFull or StoreUnavailable.
         """
         keys.check_queue(queue)
-        with self.connection.translating():
-            self.connection.client.sadd(keys.QUEUES, queue)
+        self._put_on_index(queue)
         self._publish(self, queue)
 
+    def _put_on_index(self, queue: str) -> None:
+        client = self.connection.client
+        with self.connection.translating():
+            if not client.sismember(keys.QUEUES, queue):  # a look costs nothing at maxmemory
+                client.sadd(keys.QUEUES, queue)
+
     def publish(self, queue: str, version: int, settings: Mapping[str, object]) -> bool:
-        """Write settings of a queue; '' removes one. False when a newer version is there."""
+        """Write settings of a queue; '' removes one. False when a newer version is there.
+
+        Puts the queue on the index too: a queue with settings is never asked to be registered.
+        """
+        self._put_on_index(queue)
         pairs = list(itertools.chain.from_iterable(settings.items()))
         answer = self.connection.run(script("publish"), queue, pairs, now_ms=self.now_ms, version=version)
         return bool(answer == b"ok")
