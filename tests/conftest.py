@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from queueops import doctor
 from queueops.connection import Connection, connection
 from queueops.local_redis import Kind, LocalServer, find_binary
 from queueops.store import Store, publish_defaults
@@ -45,6 +46,8 @@ def redis(redis_server: LocalServer, request: pytest.FixtureRequest) -> Iterator
         yield client
         if request.node.get_closest_marker("damages") is None:
             assert_each_job_in_one_place(client)
+            clock = request.node.funcargs.get("clock")
+            doctor.assert_each_job_in_one_place(now_ms=str(clock.now_ms) if clock else "")
 
 
 @pytest.fixture

@@ -244,3 +244,4 @@ def test_a_cluster_whose_node_is_down_is_unavailable_as_any_server_and_used_agai
         seed_ready(store, "after")
         with server.client() as client:
             assert state(client, "after") == "ready"
+        store.connection.client.close()
