@@ -128,7 +128,9 @@ def fold(job: Folded, event: Event, keep: Keep) -> None:
     row.delivery = event.numbers.get("delivery", row.delivery)
     row.edition = event.numbers.get("edition", row.edition)
     apply(job, event)
-    if event.spec is not None:
+    row = job.row  # a new life is another row
+    # An ended job's spec comes with its last event; one that is known is not read and written again.
+    if event.spec is not None and not (row.has_spec and event.verb in _ENDING):
         take_spec(job, event.spec)
     _settle_times(row, event, keep)
 
@@ -168,6 +170,7 @@ def _settle_times(row: JobRow, event: Event, keep: Keep) -> None:
 
 #: These move nothing: the job is where it was, since when it was.
 _STANDING = frozenset({"cancel", "edit", "late"})
+_ENDING = frozenset({"ack", "purge", "prune"})
 
 
 def _enqueue(job: Folded, event: Event) -> None:
