@@ -231,10 +231,11 @@ async def _open(port: int, cookie: str) -> tuple[asyncio.Task[None], Any]:
     from websockets.asyncio.client import connect
 
     socket = await connect(
-        f"ws://127.0.0.1:{port}/ws/live/?topic=navigation&topic=overview",
+        f"ws://127.0.0.1:{port}/ws/live/?topic=overview",
         origin=f"http://127.0.0.1:{port}",  # type: ignore[arg-type]
         additional_headers={"Cookie": f"sessionid={cookie}"},
         max_size=None,
+        open_timeout=60,
     )
 
     async def read() -> None:

@@ -52,7 +52,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         wanted = parse_qs(self.scope["query_string"].decode("latin-1")).get("topic", [])
-        self.topics = frozenset(wanted) & (live.TOPICS.keys() | live.DATA_TOPICS)
+        self.topics = frozenset(wanted) & {*live.TOPICS, *live.DATA_TOPICS}
         if not self.topics or not await self._is_allowed():
             await self.close()  # before accept: the handshake gets 403
             return

@@ -1,7 +1,8 @@
 """Hints: which queues have changed. A list that shows one fetches its page, with its reader's own rights."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from zlib import crc32
 
 from dashboard import channel, queries
 from queueops.inspector import QueueSummary
@@ -18,9 +19,22 @@ def hint(*queues: str) -> None:
     channel.tell(GROUP, {"type": "live.fragment", "text": text(queues)})
 
 
-def text(queues: Iterable[str]) -> str:
-    """Return the message: data only, so that hx-ws swaps nothing."""
-    return json.dumps({"hints": list(queues)})
+def text(queues: Iterable[str], digests: Mapping[str, str] | None = None) -> str:
+    """Return the message: data only, so that hx-ws swaps nothing.
+
+    `digests` tell a page that has just opened its socket whether it missed something.
+    """
+    told: dict[str, object] = {"hints": list(queues)}
+    return json.dumps(told | {"digests": dict(digests)} if digests else told)
+
+
+def digest(summary: QueueSummary | None) -> str:
+    """Return what a page keeps of how its queue looked when it was made."""
+    return _digest(_shape(summary)) if summary is not None else ""
+
+
+def _digest(shape: _Shape) -> str:
+    return format(crc32(repr(shape).encode()), "x")
 
 
 class Changes:
@@ -36,6 +50,10 @@ class Changes:
         changed += [name for name in self._shapes if name not in shapes]
         self._shapes = shapes
         return changed
+
+    def digests(self) -> dict[str, str]:
+        """Return how each queue looks now, as `digest` writes it."""
+        return {name: _digest(shape) for name, shape in self._shapes.items()}
 
 
 def _shape(each: QueueSummary) -> _Shape:

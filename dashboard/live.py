@@ -10,11 +10,10 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 from channels.layers import get_channel_layer
-from django.template.loader import render_to_string
+from django.template.loader import get_template, render_to_string
 from redis.exceptions import RedisError
 
 from dashboard import hints, queries
@@ -33,39 +32,65 @@ def group(topic: str) -> str:
     return f"topic.{topic}"
 
 
-def _overview(snapshot: queries.Snapshot) -> str:
-    return render_to_string("dashboard/overview.html#overview", queries.overview_context(snapshot))
-
-
-def _overview_with_buttons(snapshot: queries.Snapshot) -> str:
-    context = queries.overview_context(snapshot) | {"may_pause": True}
-    return render_to_string("dashboard/overview.html#overview", context)
-
-
 def _navigation(snapshot: queries.Snapshot) -> str:
-    return render_to_string("dashboard/_base.html#nav-queues", {"snapshot": snapshot})
+    """The queues of the side bar, and beside them the counts in the menu and the banner of what is paused."""
+    shown = {"snapshot": snapshot}
+    queues = partial("live-navigation", render_to_string("dashboard/_base.html#nav-queues", shown))
+    return queues + render_to_string("dashboard/_surroundings.html", shown)
 
 
-def _surroundings(snapshot: queries.Snapshot) -> str:
-    """The parts of every page beside its queues: counts in the main menu, the banner of what is paused."""
-    return render_to_string("dashboard/_surroundings.html", {"snapshot": snapshot})
+class Overview:
+    """The overview as it was sent last, so that only what has changed since is sent.
+
+    All of it goes now and then, and when a viewer comes: who misses a message is not wrong for long.
+    """
+
+    ALL_EVERY = 10  # messages
+
+    def __init__(self, *, may_pause: bool) -> None:
+        self._more = {"may_pause": may_pause}
+        self._sent: dict[str, str] = {}
+        self._since_all = 0
+
+    def forget(self) -> None:
+        """Send all of it next time."""
+        self._sent = {}
+
+    def render(self, snapshot: queries.Snapshot) -> str:
+        """Return the partials to send; '' when nothing has changed."""
+        context = queries.overview_context(snapshot) | self._more
+        parts: dict[str, str] = {
+            "wrong": render_to_string("dashboard/_wrong.html", context),
+            "figures": render_to_string("dashboard/_figures.html", context),
+        }
+        row = get_template("dashboard/_queue_row.html")
+        for each in snapshot.queues:
+            parts[f"queue-{each.queue}"] = row.render({"each": each, **self._more})
+        changed = {element: html for element, html in parts.items() if self._sent.get(element) != html}
+        self._since_all += 1
+        is_same_page = list(parts) == list(self._sent)
+        self._sent = parts
+        if is_same_page and self._since_all < self.ALL_EVERY:
+            return "".join(partial(element, html) for element, html in changed.items())
+        self._since_all = 0
+        return partial("live-overview", render_to_string("dashboard/overview.html#overview", context))
 
 
-#: What a socket may ask for: topic -> the element that its fragment morphs, and the fragment, made once a
-#: second for all viewers. Who may pause queues asks for the overview with buttons; each press is checked.
-TOPICS: dict[str, tuple[str, Callable[[queries.Snapshot], str]]] = {
-    "overview": ("live-overview", _overview),
-    "overview-buttons": ("live-overview", _overview_with_buttons),
-    "navigation": ("live-navigation", _navigation),
-}
+#: What a socket may ask for beside hints; made once a second for all viewers. Who may pause queues asks for the
+#: overview with buttons; each press is checked.
+TOPICS = ("overview", "overview-buttons", "navigation")
 #: Topics without a fragment: who asks for them gets data.
-DATA_TOPICS = frozenset({hints.TOPIC})
+DATA_TOPICS = (hints.TOPIC,)
 
 
-def message(element: str, fragment: str, more: str = "") -> str:
-    """Wrap a fragment as hx-ws reads it: it morphs the element of that id, keeping focus and open rows."""
-    partial = f'<hx-partial hx-target="#{element}" hx-swap="outerMorph">{fragment}</hx-partial>'
-    return json.dumps({"content": partial + more})
+def partial(element: str, html: str) -> str:
+    """Wrap HTML so that htmx morphs the element of that id, keeping focus and open rows."""
+    return f'<hx-partial hx-target="[id=&quot;{element}&quot;]" hx-swap="outerMorph">{html}</hx-partial>'
+
+
+def message(fragments: str) -> str:
+    """Return a message as hx-ws reads it."""
+    return json.dumps({"content": fragments})
 
 
 class Sampler:
@@ -77,10 +102,18 @@ class Sampler:
         self._task: asyncio.Task[None] | None = None
         self._was_away = False
         self._changes = hints.Changes()
+        self._greets = False  # somebody has come who must know what they have missed
+        self._overviews = {
+            "overview": Overview(may_pause=False),
+            "overview-buttons": Overview(may_pause=True),
+        }
 
     def join(self) -> None:
-        """Count a viewer in. Call from the event loop."""
+        """Count a viewer in, who gets all of the page. Call from the event loop."""
         self._viewers += 1
+        self._greets = True
+        for overview in self._overviews.values():
+            overview.forget()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -115,15 +148,21 @@ class Sampler:
         if not self._hold_lease():
             return {}
         snapshot = queries.take_snapshot()
-        messages = {
-            topic: message(
-                element, render(snapshot), _surroundings(snapshot) if topic == "navigation" else ""
-            )
-            for topic, (element, render) in TOPICS.items()
-        }
-        if changed := self._changes.since_last(snapshot.queues):
-            messages[hints.TOPIC] = hints.text(changed)
+        messages = self._rendered(snapshot)
+        greets, self._greets = self._greets, False
+        changed = self._changes.since_last(snapshot.queues)
+        if changed or greets:
+            messages[hints.TOPIC] = hints.text(changed, self._changes.digests() if greets else None)
         return messages
+
+    def _rendered(self, snapshot: queries.Snapshot) -> dict[str, str]:
+        """Return the message of each topic. The overview's has the navigation in it: one message a viewer."""
+        navigation = _navigation(snapshot)
+        overviews = {topic: each.render(snapshot) for topic, each in self._overviews.items()}
+        return {
+            "navigation": message(navigation),
+            **{topic: message(navigation + fragments) for topic, fragments in overviews.items()},
+        }
 
     def _hold_lease(self) -> bool:
         """Take or renew the lease. Two holders for an instant do no harm: viewers get the figures twice."""

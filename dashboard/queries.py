@@ -105,6 +105,11 @@ def snapshot(max_age_s: float = 1.0) -> Snapshot:
         _asking.release()
 
 
+def summary_of(queue: str) -> QueueSummary | None:
+    """Return the figures of one queue, or None for one that nobody knows."""
+    return next((each for each in snapshot().queues if each.queue == queue), None)
+
+
 def expire() -> None:
     """Have the next page of this process ask Redis anew."""
     global _last

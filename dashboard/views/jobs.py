@@ -12,7 +12,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard import acts, edits, histories, payloads
+from dashboard import acts, edits, hints, histories, payloads, queries
 from dashboard.access import may, needs
 from dashboard.answers import Undo, answered, wants_fragment
 from dashboard.forms import EditForm, ReasonForm, RescheduleForm
@@ -47,6 +47,7 @@ def context(request: HttpRequest, history: History, *, reveal: bool = False) -> 
         "history": history,
         "job": job,
         "queue": job.queue,
+        "digest": hints.digest(queries.summary_of(job.queue)),
         "now": history.now,
         "now_ms": to_ms(history.now),
         "payload": payloads.show(payloads.payload_of(job), reveal=reveal),

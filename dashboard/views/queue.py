@@ -8,7 +8,7 @@ from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from dashboard import acts, lists, queries
+from dashboard import acts, hints, lists, queries
 from dashboard.access import may, needs
 from dashboard.forms import FilterForm
 from dashboard.htmx import render_page
@@ -55,6 +55,7 @@ def queue(request: HttpRequest, queue: str) -> HttpResponse:
         "after": after,
         "here": wanted.query(after=after),
         "summary": summary,
+        "digest": hints.digest(summary),
         "trouble": None,
         "count_to": lists.COUNT_TO,
         "page": ListPage(wanted, [], 0, None, 0),

@@ -170,10 +170,18 @@
 
   document.addEventListener("htmx:ws:after:message:incoming", (event) => {
     const data = event.detail?.message?.data;
-    if (typeof data === "string" && data.startsWith('{"hints"')) concerned(JSON.parse(data).hints).forEach(refresh);
+    if (typeof data !== "string" || !data.startsWith('{"hints"')) return;
+    const { hints, digests } = JSON.parse(data);
+    concerned(hints).forEach(refresh);
+    // What happened between the page and its socket nobody was told: compare.
+    const missed = (each) => digests?.[each.dataset.liveQueue] && digests[each.dataset.liveQueue] !== each.dataset.digest;
+    all("[data-digest]").filter(missed).forEach(refresh);
   });
   document.body.addEventListener("live-stale", refreshAll); // dispatched on the body, and does not bubble
-  document.addEventListener("htmx:ws:after:connection", refreshAll); // what was hinted before nobody heard
+  let opened = 0;
+  document.addEventListener("htmx:ws:after:connection", () => {
+    if (opened++) document.body.dispatchEvent(new CustomEvent("live-stale")); // it was away for a while
+  });
   document.addEventListener("page-changed", () => all('[hx-trigger~="list-hint"]').forEach((each) => {
     fetched.delete(each);
     refresh(each);

@@ -78,7 +78,7 @@ async def test_viewer_gets_the_counts_every_second(site: Site, member: Member, s
         await sync_to_async(seed_ready)(store, "c")
         await message_with(socket, '<td class="num c-ready">3</td>')
 
-    assert '<hx-partial hx-target="#live-overview" hx-swap="outerMorph">' in first
+    assert '<hx-partial hx-target="[id=&quot;live-overview&quot;]" hx-swap="outerMorph">' in first
     assert '<td class="num c-ready">2</td>' in first
     assert loop.time() - started < 2.5
 
