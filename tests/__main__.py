@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from queueops.local_redis import NoServer, find_binary
+from queueops.local_redis import NoServer, find_binary, tied_to_parent
 from tests import postgres
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +51,7 @@ class Leg:
         started = time.monotonic()
         command = [*self.before, self.python, "-m", "pytest", f"--junitxml={report}", *self.arguments]
         env = {**os.environ, **self.env}
-        self.exit_code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        self.exit_code = subprocess.run(tied_to_parent(command), cwd=ROOT, env=env, check=False).returncode
         self.seconds = time.monotonic() - started
         self.counts = _counted(report)
         if self.exit_code == 0 and not self.counts.get("passed"):
