@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from queueops import keys
 from queueops.states import LIVE, MOVES, JobState, Lane
@@ -63,40 +64,59 @@ class _Queue:
     def _key(self, name: str) -> str:
         return f"{keys.PREFIX}{{{self.name}}}:{name}"
 
+    def _named(self, prefix: str) -> list[str]:
+        return [name.removeprefix(prefix) for name in self.key_names if name.startswith(prefix)]
+
     def _read(self) -> None:
-        ids = [name.removeprefix("job:") for name in self.key_names if name.startswith("job:")]
+        """Everything in one round trip."""
+        ids, causes, dead, unique = (self._named(p) for p in ("job:", "cause:", "dead:", "unique:"))
         pipe = self.client.pipeline(transaction=False)
         for job_id in ids:
             pipe.hgetall(self._key(f"job:{job_id}"))
-        self.jobs: dict[str, dict[str, str]] = {
-            job_id: {_text(name): _text(value) for name, value in fields.items()}
-            for job_id, fields in zip(ids, pipe.execute(), strict=True)
-        }
+        for state in _SETS:
+            pipe.zrange(self._key(state), 0, -1, withscores=True)
+        for lane in Lane:
+            pipe.xrange(keys.ready(self.name, lane))
+            pipe.xpending_range(keys.ready(self.name, lane), keys.GROUP, "-", "+", 1_000_000)
+        for cause in causes:
+            pipe.hget(self._key(f"cause:{cause}"), "failing")
+        for cause in dead:
+            pipe.zrange(self._key(f"dead:{cause}"), 0, -1)
+        for digest in unique:
+            pipe.get(self._key(f"unique:{digest}"))
+        for name in self.key_names:
+            pipe.pttl(self._key(name))
+        pipe.zrange(self._key("children"), 0, -1)
+        pipe.zrange(self._key("causes"), 0, -1)
+        pipe.hgetall(self._key("settings"))
+        pipe.xrange(self._key("events"))
+        pipe.llen(self._key("wake"))
+        answers = iter(pipe.execute(raise_on_error=False))
+
+        self.jobs = {job_id: _texts(next(answers)) for job_id in ids}
         self.sets = {
-            state: {
-                _text(member): score
-                for member, score in self.client.zrange(self._key(state), 0, -1, withscores=True)
-            }
-            for state in _SETS
+            state: {_text(member): score for member, score in _rows(next(answers))} for state in _SETS
         }
         self.entries: dict[str, str] = {}  # "<lane>/<entry id>" -> job id
         self.owners: dict[str, str] = {}  # "<lane>/<entry id>" -> consumer
         self.lanes: dict[str, list[str]] = defaultdict(list)  # job id -> its entries
         for lane in Lane:
-            stream = keys.ready(self.name, lane)
-            for entry, fields in self.client.xrange(stream):
+            for entry, fields in _rows(next(answers)):
                 where, job_id = f"{lane}/{entry.decode()}", _text(next(iter(fields.values())))
                 self.entries[where] = job_id
                 self.lanes[job_id].append(where)
-            if any(_text(group["name"]) == keys.GROUP for group in self._groups(stream)):
-                for held in self.client.xpending_range(stream, keys.GROUP, "-", "+", 1_000_000):
-                    self.owners[f"{lane}/{held['message_id'].decode()}"] = _text(held["consumer"])
-        settings = self.client.hgetall(self._key("settings"))
-        self.has_all_events = settings.get(b"audit") == b"full" and b"events_lost" not in settings
-        self.children = {_text(child) for child in self.client.zrange(self._key("children"), 0, -1)}
-
-    def _groups(self, stream: str) -> list[dict[str, bytes]]:
-        return self.client.xinfo_groups(stream) if self.client.exists(stream) else []
+            for held in _rows(next(answers)):  # no group is no pending list
+                self.owners[f"{lane}/{held['message_id'].decode()}"] = _text(held["consumer"])
+        self.failing = {cause: int(next(answers) or 0) for cause in causes}
+        self.dead = {cause: {_text(job_id) for job_id in next(answers)} for cause in dead}
+        self.holders = {digest: _text(next(answers) or b"") for digest in unique}
+        self.ttls = {name: next(answers) for name in self.key_names}
+        self.children = {_text(child) for child in next(answers)}
+        self.causes = {_text(cause) for cause in next(answers)}
+        settings = _texts(next(answers))
+        self.has_all_events = settings.get("audit") == "full" and "events_lost" not in settings
+        self.events = [_texts(fields) for _, fields in _rows(next(answers))]
+        self.tokens = next(answers)
 
     # -- the rules ------------------------------------------------------------------------------
 
@@ -151,45 +171,32 @@ class _Queue:
                 dead[job.get("cause", "")].add(job_id)
             elif job.get("state") in LIVE and job.get("cause"):
                 failing[job["cause"]] += 1
-        known = {_text(cause) for cause in self.client.zrange(self._key("causes"), 0, -1)}
-        hashes = {name.removeprefix("cause:") for name in self.key_names if name.startswith("cause:")}
-        sets = {name.removeprefix("dead:") for name in self.key_names if name.startswith("dead:")}
-        if known != hashes:
-            self.found.append(f"causes {sorted(known ^ hashes)} are on the index or described, not both")
-        if len(known) > 1001:  # `other` is the one over
-            self.found.append(f"{len(known)} causes are kept")
-        for cause in sets | dead.keys():
-            here = {
-                _text(job_id) for job_id in self.client.zrange(keys.dead_of_cause(self.name, cause), 0, -1)
-            }
-            if here != dead[cause]:
-                self.found.append(f"dead of cause {cause}: {sorted(here ^ dead[cause])} are in one list only")
-            if here and cause not in known:
+        if odd := self.causes ^ self.failing.keys():
+            self.found.append(f"causes {sorted(odd)} are on the index or described, not both")
+        if len(self.causes) > 1001:  # `other` is the one over
+            self.found.append(f"{len(self.causes)} causes are kept")
+        for cause in self.dead.keys() | dead.keys():
+            here = self.dead.get(cause, set())
+            if odd := here ^ dead[cause]:
+                self.found.append(f"dead of cause {cause}: {sorted(odd)} are in one list only")
+            if here and cause not in self.causes:
                 self.found.append(f"cause {cause} has dead jobs, and is on no index")
-        for cause in hashes | failing.keys():
-            count = int(self.client.hget(keys.cause(self.name, cause), "failing") or 0)
+        for cause in self.failing.keys() | failing.keys():
+            count = self.failing.get(cause, 0)
             if count != failing[cause]:
                 self.found.append(f"cause {cause} counts {count} failing, there are {failing[cause]}")
 
     def _check_unique_keys(self) -> None:
-        for name in self.key_names:
-            if not name.startswith("unique:"):
-                continue
-            digest = name.removeprefix("unique:")
-            holder = _text(self.client.get(self._key(name)) or b"")
-            job = self.jobs.get(holder)
-            if self.client.pttl(self._key(name)) > 0:
+        for digest, holder in self.holders.items():
+            if self.ttls[f"unique:{digest}"] > 0:
                 continue  # held for a time of its own
+            job = self.jobs.get(holder)
             if job is None or job.get("state") not in LIVE or job.get("unique") != digest:
-                self.found.append(
-                    f"unique key {digest} is held by {holder}, which is {job and job.get('state')}"
-                )
+                is_now = job and job.get("state")
+                self.found.append(f"unique key {digest} is held by {holder}, which is {is_now}")
 
     def _check_ttls(self) -> None:
-        pipe = self.client.pipeline(transaction=False)
-        for name in self.key_names:
-            pipe.pttl(self._key(name))
-        for name, ttl in zip(self.key_names, pipe.execute(), strict=True):
+        for name, ttl in self.ttls.items():
             done = name.startswith("job:") and self.jobs[name[4:]].get("state") == JobState.DONE
             if ttl == -1 and done:
                 self.found.append(f"{name} is done and never leaves")
@@ -203,17 +210,16 @@ class _Queue:
         counted = len(self.entries) - len(self.sets[JobState.PENDING])
         if ready != counted:
             self.found.append(f"{ready} jobs are ready, pages count {counted}")
-        if self.client.llen(self._key("wake")) > 2:
+        if self.tokens > 2:
             self.found.append("more than two tokens wait")
-        for name in self.key_names:
-            if name.startswith("child:") and name.removeprefix("child:") not in self.children:
-                self.found.append(f"{name} is kept for a child that is gone")
+        for child in self._named("child:"):
+            if child not in self.children:
+                self.found.append(f"{child} is gone, and what it claimed last is kept")
 
     def _check_events(self) -> None:
         """Each event is a move of MOVES, and the moves of a job follow each other without a gap."""
         at: dict[str, str] = {}
-        for _, fields in self.client.xrange(self._key("events")):
-            event = {_text(name): _text(value) for name, value in fields.items()}
+        for event in self.events:
             verb, job_id, source, target = (event[name] for name in ("verb", "id", "from", "to"))
             if verb == "late":
                 continue
@@ -233,3 +239,12 @@ class _Queue:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
+
+
+def _texts(fields: dict[bytes, bytes]) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in fields.items()}
+
+
+def _rows(answer: Any) -> list[Any]:
+    """A list that was asked for; none where there is no such key or group."""
+    return answer if isinstance(answer, list) else []
