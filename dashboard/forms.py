@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django import forms
 
+from queueops import models
 from queueops.states import LISTED, JobState
 
 _DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)\s*(min|ms|m|sec|s|h|d)?\s*", re.IGNORECASE)
@@ -132,6 +133,9 @@ class LimitsForm(ReasonForm):
     concurrency = forms.IntegerField(min_value=1, max_value=1_000_000, required=False)
     rate_per_s = forms.FloatField(min_value=0.001, max_value=1_000_000, required=False)
     rate_burst = forms.IntegerField(min_value=1, max_value=1_000_000, required=False)
+    default_policy = forms.ModelChoiceField(
+        models.RetryPolicy.objects.all(), to_field_name="name", required=False
+    )
 
 
 class OperationForm(ReasonForm):

@@ -24,6 +24,7 @@ from queueops.errors import QueueOpsError
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
+ALL_EVERY = 10  # messages; those between hold only what has changed
 LEASE_MS = 3_000  # a sampler that died is replaced within three snapshots
 
 
@@ -32,11 +33,27 @@ def group(topic: str) -> str:
     return f"topic.{topic}"
 
 
-def _navigation(snapshot: queries.Snapshot) -> str:
-    """The queues of the side bar, and beside them the counts in the menu and the banner of what is paused."""
-    shown = {"snapshot": snapshot}
-    queues = partial("live-navigation", render_to_string("dashboard/_base.html#nav-queues", shown))
-    return queues + render_to_string("dashboard/_surroundings.html", shown)
+class Menu:
+    """What every page has around it: the queues, the counts in the menu and the banner of what is paused."""
+
+    def __init__(self) -> None:
+        self._sent = ""
+        self._since_all = 0
+
+    def forget(self) -> None:
+        """Send it next time, changed or not."""
+        self._sent = ""
+
+    def render(self, snapshot: queries.Snapshot) -> str:
+        """Return the partials to send; '' when nothing has changed."""
+        shown = {"snapshot": snapshot}
+        queues = partial("live-navigation", render_to_string("dashboard/_base.html#nav-queues", shown))
+        all_of_it = queues + render_to_string("dashboard/_surroundings.html", shown)
+        self._since_all += 1
+        if all_of_it == self._sent and self._since_all < ALL_EVERY:
+            return ""
+        self._sent, self._since_all = all_of_it, 0
+        return all_of_it
 
 
 class Overview:
@@ -44,8 +61,6 @@ class Overview:
 
     All of it goes now and then, and when a viewer comes: who misses a message is not wrong for long.
     """
-
-    ALL_EVERY = 10  # messages
 
     def __init__(self, *, may_pause: bool) -> None:
         self._more = {"may_pause": may_pause}
@@ -70,14 +85,14 @@ class Overview:
         self._since_all += 1
         is_same_page = list(parts) == list(self._sent)
         self._sent = parts
-        if is_same_page and self._since_all < self.ALL_EVERY:
+        if is_same_page and self._since_all < ALL_EVERY:
             return "".join(partial(element, html) for element, html in changed.items())
         self._since_all = 0
         return partial("live-overview", render_to_string("dashboard/overview.html#overview", context))
 
 
-#: What a socket may ask for beside hints; made once a second for all viewers. Who may pause queues asks for the
-#: overview with buttons; each press is checked.
+#: What a socket may ask for beside hints; made once a second for all viewers. Who may pause queues asks for
+#: the overview with buttons; each press is checked.
 TOPICS = ("overview", "overview-buttons", "navigation")
 #: Topics without a fragment: who asks for them gets data.
 DATA_TOPICS = (hints.TOPIC,)
@@ -89,7 +104,7 @@ def partial(element: str, html: str) -> str:
 
 
 def message(fragments: str) -> str:
-    """Return a message as hx-ws reads it."""
+    """Return a message as hx-ws reads it. An empty one says that nothing has changed until now."""
     return json.dumps({"content": fragments})
 
 
@@ -103,6 +118,7 @@ class Sampler:
         self._was_away = False
         self._changes = hints.Changes()
         self._greets = False  # somebody has come who must know what they have missed
+        self._menu = Menu()
         self._overviews = {
             "overview": Overview(may_pause=False),
             "overview-buttons": Overview(may_pause=True),
@@ -112,6 +128,7 @@ class Sampler:
         """Count a viewer in, who gets all of the page. Call from the event loop."""
         self._viewers += 1
         self._greets = True
+        self._menu.forget()
         for overview in self._overviews.values():
             overview.forget()
         if self._task is None or self._task.done():
@@ -157,7 +174,7 @@ class Sampler:
 
     def _rendered(self, snapshot: queries.Snapshot) -> dict[str, str]:
         """Return the message of each topic. The overview's has the navigation in it: one message a viewer."""
-        navigation = _navigation(snapshot)
+        navigation = self._menu.render(snapshot)
         overviews = {topic: each.render(snapshot) for topic, each in self._overviews.items()}
         return {
             "navigation": message(navigation),

@@ -21,9 +21,10 @@ from queueops import models, publishing
 from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.job import from_ms
+from queueops.policies import DEFAULT_POLICY, describe
 from queueops.rights import Right
 
-LIMITS = ("concurrency", "rate_per_s", "rate_burst")
+LIMITS = ("concurrency", "rate_per_s", "rate_burst", "default_policy")
 
 
 @require_safe
@@ -82,6 +83,7 @@ def queue_limits_form(request: HttpRequest, queue: str) -> HttpResponse:
     _must_exist(queue)
     row = models.Queue.objects.filter(pk=queue).first() or models.Queue(name=queue)
     given = {name: getattr(row, name) for name in LIMITS}
+    given["default_policy"] = row.default_policy.name if row.default_policy else ""
     typed = {name: request.GET[name] for name in LIMITS if name in request.GET}
     return _limits_page(request, row, {**given, **typed})
 
@@ -127,6 +129,7 @@ def _limits_page(request: HttpRequest, row: models.Queue, given: Any, error: str
         "reason": given.get("reason", ""),
         "error": error,
         "effect": effect(row, given),
+        "policies": models.RetryPolicy.objects.all(),
         "next": next_url(request, _page(row.name)),
     }
     response = render_page(request, "dashboard/queue_limits.html", "limits-form", values)
@@ -155,7 +158,18 @@ def effect(row: models.Queue, given: Any) -> str:
         said += f"; {count(left)} wait longer"
     parts = f"{count(hour.due)} fall due, {count(hour.ready)} are ready, about {count(hour.coming)} come in"
     ran = f"; one runs {duration(hour.mean_run_s)} on average" if hour.mean_run_s else ""
-    return f"{said}. ({parts}{ran}.)"
+    return f"{said}. ({parts}{ran}.){_retries(row, form.cleaned_data['default_policy'])}"
+
+
+def _retries(row: models.Queue, chosen: models.RetryPolicy | None) -> str:
+    """Return what another retry policy changes, as a sentence; '' for the one that the queue has."""
+    old = row.default_policy.policy() if row.default_policy else DEFAULT_POLICY
+    new = chosen.policy() if chosen else DEFAULT_POLICY
+    if (old.name, old.version) == (new.name, new.version):
+        return ""
+    before, after = (estimates.retries_within_an_hour(policy) for policy in (old, new))
+    tries = f"{count(after)} time{'' if after == 1 else 's'} in its first hour instead of {count(before)}"
+    return f" A failing job is tried again {tries}: {describe(new)}."
 
 
 def limits_words(limits: dict[str, Any]) -> str:
@@ -165,6 +179,8 @@ def limits_words(limits: dict[str, Any]) -> str:
         said.append(f"at most {limits['concurrency']:,} at once")
     if limits.get("rate_per_s"):
         said.append(f"{limits['rate_per_s']:g} a second")
+    if limits.get("default_policy"):
+        said.append(f"retries by {limits['default_policy'].name}")
     return " and ".join(said) or "no limit"
 
 

@@ -251,6 +251,19 @@ def test_limits_say_what_they_will_do(redis: Redis, store: Store) -> None:
     assert re.search(r"Next hour: 36 tries instead of \d+; \d+ wait longer", form)
 
 
+def test_another_policy_says_how_often_a_failing_job_is_tried(redis: Redis, store: Store) -> None:
+    enqueue(store, "a", delay_ms=600_000)
+    models.RetryPolicy.objects.create(name="patient", max_retries=2, delays_s=[600, 7_200])
+    admin = person("Admin")
+
+    form = admin.get(f"/queues/{Q}/limits/form/?default_policy=patient").content.decode()
+    admin.post(f"/queues/{Q}/limits/", {"default_policy": "patient", "reason": "slowly"})
+
+    assert "tried again 1 time in its first hour instead of 3: 2 retries after 10 min and 2 h" in form
+    assert models.Queue.objects.get(pk=Q).default_policy.name == "patient"  # type: ignore[union-attr]
+    assert admin.post(f"/queues/{Q}/limits/", {"default_policy": "nobody"}).status_code == 422
+
+
 def test_metrics_hold_statistics_and_conditions(redis: Redis, store: Store) -> None:
     kill(store, "d", cause="abc123abc123")
     enqueue(store, "x")
