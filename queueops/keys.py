@@ -22,6 +22,9 @@ WORKERS = PREFIX + "workers"
 WORKER_INFO = PREFIX + "worker-info"
 #: STRING: the name of this life of the data set.
 EPOCH = PREFIX + "epoch"
+#: SET of Celery workers that run jobs, and SET of children that hand jobs to them; `present` says who lives.
+FLEET = PREFIX + "fleet"
+HANDS = PREFIX + "hands"
 #: HASH policy name -> JSON, with its version.
 POLICIES = PREFIX + "policies"
 
@@ -149,3 +152,13 @@ def drain(worker: str) -> str:
 def pace(task: str) -> str:
     """HASH: the turns of a task with a rate limit of its own."""
     return f"{PREFIX}pace:{task}"
+
+
+def present(index: str, name: str) -> str:
+    """STRING, expiring: a member of FLEET or HANDS lives; what it says about itself, JSON."""
+    return f"{index}:{name}"
+
+
+def ended(child: str) -> str:
+    """LIST, expiring: jobs that this child handed over and that have ended, `<queue> <id> <delivery>`."""
+    return f"{PREFIX}ended:{child}"

@@ -249,6 +249,22 @@ class Store:
         """Give back what a dead child held; the number. Less than `limit`: the child is forgotten."""
         return int(self._run("hand_back", queue, list(running), child=child, limit=limit, why=why))
 
+    def take_over(
+        self, queue: str, child: str, taker: str, *, token: str, job_id: str, delivery: int
+    ) -> tuple[str, Delivery | None]:
+        """Start a job, as `taker`, that `child` claimed and handed over: a word, and the job where it is 'ok'
+        or 'cancelled'. 'lost': it is not the child's any more; 'unregistered': renew the taker's lease first.
+        """
+        named: dict[str, Any] = {"id": job_id, "delivery": delivery, "child": child, "taker": taker}
+        word, *rest = self._run("take_over", queue, token=token, **named)
+        if not rest:
+            return word.decode(), None
+        attempts, rescues, edition, due, spec = rest
+        job = Delivery(
+            queue, job_id, delivery, int(attempts), int(rescues), int(edition), True, int(due), spec
+        )
+        return word.decode(), job
+
     def nudge(self, queue: str, child: str) -> bool:
         """Take the clock from a stuck keeper and wake others."""
         return bool(self.connection.run(script("nudge"), queue, now_ms=self.now_ms, child=child))

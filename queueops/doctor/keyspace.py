@@ -40,7 +40,17 @@ _MANY = {
     "unique_prefix": "string",
     "ready_prefix": "stream",
 }
-_GLOBAL = {"queues": "set", "workers": "zset", "worker-info": "hash", "epoch": "string", "policies": "hash"}
+_GLOBAL = {
+    "queues": "set",
+    "workers": "zset",
+    "worker-info": "hash",
+    "epoch": "string",
+    "policies": "hash",
+    "fleet": "set",
+    "hands": "set",
+}
+#: Beginnings of those of one lease, worker, task or child: each has a time to live.
+_EXPIRING = ("lease:", "drain:", "fleet:", "hands:", "ended:", "pace:")
 _STATS_KEPT_S = 90_000
 #: A clock that is so far ahead was set wrong, and what it wrote holds things up. Unix ms.
 _AHEAD_MS = 86_400_000
@@ -113,7 +123,7 @@ class Keyspace(Ground):
             if kind != wanted:
                 if shared is None:  # the shared ones have been looked at
                     self._add_wrong_type(name, wanted, kind, queue)
-            elif ttl >= 0 and many != "unique_prefix":
+            elif ttl >= 0 and many not in {"unique_prefix", "schedule_prefix"}:  # a retired schedule's ends
                 if self.mend:
                     self.client.persist(name)
                 self.add("error", queue, None, f"{name} would vanish in {ttl:,} ms", mended=self.mend)
@@ -133,7 +143,7 @@ class Keyspace(Ground):
 
     def _examine_global(self, name: str, kind: str, ttl: int) -> None:
         short = name.removeprefix(keys.PREFIX)
-        if short.startswith("lease:"):
+        if short.startswith(_EXPIRING):
             if ttl < 0:
                 if self.mend:
                     self.client.expire(name, 60)

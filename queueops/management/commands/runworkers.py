@@ -52,7 +52,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--grace", type=_seconds, metavar="SECONDS", help="how long a stop lets jobs finish"
         )
-        parser.add_argument("--executor", choices=["threads"], default="threads", help="where handlers run")
+        parser.add_argument(
+            "--executor", choices=["threads", "celery"], default="threads",
+            help="where handlers run: threads of these processes, or the Celery workers of the site, which "
+            "then say how many jobs run at once. Default: threads",
+        )  # fmt: skip
         parser.add_argument(
             "--no-housekeeping", action="store_false", dest="housekeeping",
             help="leave mirror, outbox, schedules, operations and upkeep to other workers",
@@ -63,11 +67,13 @@ class Command(BaseCommand):
             conf = config()
             options = Options(
                 queues=tuple(dict.fromkeys(given["queues"] or ())),
-                processes=given["processes"] or conf.processes,
+                # One process hands over what a whole fleet runs.
+                processes=given["processes"] or (1 if given["executor"] == "celery" else conf.processes),
                 concurrency=given["concurrency"] or conf.concurrency,
                 burst=given["burst"],
                 grace_s=conf.grace_s if given["grace"] is None else given["grace"],
                 housekeeping=given["housekeeping"],
+                executor=given["executor"],
             )
             Supervisor(options).run()
         except QueueOpsError as error:

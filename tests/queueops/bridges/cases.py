@@ -6,6 +6,7 @@ compare the two.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+
+from queueops.current import current_job
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -309,6 +312,35 @@ def define(app: Any) -> None:
         while not (Path(os.environ["NOTES_DIR"]) / f"go-{key}").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         return "done"
+
+    @task()
+    def holds(key: str) -> str:
+        note(main, key, "run", pid=os.getpid(), at=time.time())
+        deadline = time.monotonic() + 30
+        while not (Path(os.environ["NOTES_DIR"]) / f"go-{key}").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        note(main, key, "effect", pid=os.getpid())
+        return "done"
+
+    @task()
+    def dies(key: str, number: int) -> None:
+        note(main, key, "run", pid=os.getpid())
+        os.kill(os.getpid(), number)
+
+    @task()
+    async def asynchronous(key: str, x: int) -> int:
+        note(main, key, "run")
+        await asyncio.sleep(0)
+        return x + 1
+
+    @task(bind=True)
+    def watches(self: Task[..., Any], key: str) -> str:
+        note(main, key, "run")
+        job, deadline = current_job(), time.monotonic() + 20
+        job.progress(1, 2)
+        while not job.cancelled and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return f"cancelled: {job.cancelled}"
 
     @task()
     def calls_another(key: str) -> str:
