@@ -43,6 +43,7 @@ class Process:
     #: Told to finish because a job ran past its hard limit: killed at this time at the latest, monotonic.
     kill_at: float = 0.0
     is_over_limit: bool = False
+    is_killed: bool = False
     pinged: float = 0.0
     nudged: float = 0.0  # the alarm or flight for which its clock was taken
 
@@ -60,7 +61,8 @@ class Process:
         return self.board.last_turn() < self.pinged < now - 1.0
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it at once; its jobs are not to blame."""
+        self.is_killed = True
         try:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         except ProcessLookupError:

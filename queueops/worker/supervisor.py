@@ -27,6 +27,7 @@ from typing import Any
 from queueops import __version__
 from queueops.conf import config
 from queueops.errors import ConfigError, StoreUnavailable
+from queueops.inspector import Inspector
 from queueops.store import Store
 from queueops.worker.board import ChildState, Memory
 from queueops.worker.control import Control, Order
@@ -137,6 +138,8 @@ class Supervisor:
         if uptime_s < self._lease_s:
             # Leases of workers that live may have run out while it was away.
             self._memory.cautious_until = now + self._lease_s - uptime_s
+        for warning in Inspector(self._store.connection).server().warnings:
+            logger.warning("worker %s: %s", self.worker, warning)
         self._find_queues()
         asked, queues = self.options, ", ".join(self._queues) or "none yet"
         logger.info(
