@@ -1,8 +1,8 @@
 """The pages at a million jobs: server time of each, the commands it sends Redis, and what 200 viewers cost.
 
-Jobs are laid into Redis as the engine keeps them, by a script of this file: letting a million of them die one by one
-would take the hour. The record gets as many rows. Each page is asked 30 times at a thousand jobs and at a million,
-in this process, as a person of the group Admin.
+Jobs are laid into Redis as the engine keeps them, by a script of this file: letting a million of them die one
+Jobs are laid into Redis as the engine keeps them, by a script of this file: to let a million of them die one
+a million, in this process, as a person of the group Admin.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ VIEWERS = 200
 
 #: Lays `count` jobs from number `first` on into a state of a queue, as lua/lib writes them.
 _LAY = """
-local q, state, first, count, spec, now, cause, lane = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local q, state, first, count = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local spec, now, cause, lane = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 for i = first, first + count - 1 do
   local id = string.format('%s-%08d', state, i)
   local key = q .. ':job:' .. id
   if state == 'ready' then
     local entry = redis.call('XADD', q .. ':ready:normal', '*', 'id', id)
-    redis.call('HSET', key, 'state', state, 'since', now, 'spec', spec, 'lane', 'normal', 'entry', 'normal/' .. entry)
+    redis.call('HSET', key, 'state', state, 'since', now, 'spec', spec,
+      'lane', 'normal', 'entry', 'normal/' .. entry)
   elseif state == 'delayed' then
     redis.call('HSET', key, 'state', state, 'since', now, 'spec', spec, 'lane', 'normal')
     redis.call('ZADD', q .. ':delayed', now + 1000 * (60 + i % 86400), id)
   else
     redis.call('HSET', key, 'state', state, 'since', now - i, 'spec', spec, 'lane', 'normal', 'cause', cause,
-      'attempts', 5, 'delivery', 5, 'error', '{"error":"ConnectTimeout","message":"timed out","traceback":"","cause":"' .. cause .. '"}')
+      'attempts', 5, 'delivery', 5, 'error',
+      '{"error":"ConnectTimeout","message":"timed out","traceback":"","cause":"' .. cause .. '"}')
     redis.call('ZADD', q .. ':dead', now - i, id)
     redis.call('ZADD', q .. ':dead:' .. cause, now - i, id)
   end
 end
 if state == 'dead' then
   redis.call('ZADD', q .. ':causes', now, cause)
-  redis.call('HSET', q .. ':cause:' .. cause, 'text', 'ConnectTimeout: timed out', 'first', now, 'failures', first + count)
+  redis.call('HSET', q .. ':cause:' .. cause, 'text', 'ConnectTimeout: timed out', 'first', now,
+    'failures', first + count)
 end
 """
 
@@ -85,7 +89,9 @@ def _round(run: Run, queues: int, jobs: int) -> dict[str, list[float]]:
     _commands[queues, jobs] = _monitor(run, client)
     known = [commands for (some, _), commands in _commands.items() if some == queues]
     if len(known) == 2 and known[0] != known[1]:
-        grown = {name: known[1][name] - known[0][name] for name in known[1] if known[1][name] != known[0][name]}
+        grown = {
+            name: known[1][name] - known[0][name] for name in known[1] if known[1][name] != known[0][name]
+        }
         print(f"  commands that differ between the sizes: {grown}")
     return times
 
@@ -153,7 +159,7 @@ def _forget() -> None:
 
 
 def _fill(run: Run, queues: int, jobs: int) -> None:
-    """So many jobs in each of delayed and dead and a tenth of it ready, over these queues, and in the record."""
+    """So many jobs in each of delayed and dead, a tenth of it ready, over these queues and in the record."""
     from queueops.payload import encode_spec
     from queueops.store import Store
 
@@ -216,10 +222,11 @@ async def _watch(run: Run) -> None:
         cookie = await asyncio.to_thread(_cookie)
         sockets = [await _open(port, cookie)]
         alone, _ = await _cost(run, process)
-        for _ in range(VIEWERS - 1):
-            sockets.append(await _open(port, cookie))
+        sockets += [await _open(port, cookie) for _ in range(VIEWERS - 1)]
         together, share = await _cost(run, process)
-        run.add(f"Redis commands a second, {VIEWERS} viewers against 1", together / alone, "x", bar="0.9 to 1.1")
+        run.add(
+            f"Redis commands a second, {VIEWERS} viewers against 1", together / alone, "x", bar="0.9 to 1.1"
+        )
         run.add(f"web process with {VIEWERS} viewers, {QUEUES} queues", 100 * share, "% core", bar="< 40")
         for reader, socket in sockets:
             reader.cancel()

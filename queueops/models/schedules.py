@@ -111,6 +111,20 @@ class Schedule(models.Model):
     def __str__(self) -> str:
         return self.key
 
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save what can fire. Raises ValidationError: code that skips the form is held to the same rule.
+
+        What schedulers keep is left alone unless `update_fields` names it: it may be newer by now.
+        """
+        self.clean()
+        if not self._state.adding and not args and options.get("update_fields") is None:
+            options["update_fields"] = [
+                field.name
+                for field in self._meta.concrete_fields
+                if not field.primary_key and field.name not in KEPT
+            ]
+        super().save(*args, **options)
+
     def definition(self) -> Definition:
         """Return what the row says, whether schedulers have taken it over yet or not."""
         return Definition(
@@ -141,20 +155,6 @@ class Schedule(models.Model):
         """Check the rule with its zone, the arguments and the numbers. Raises ValidationError by field."""
         if problems := self.definition().problems():
             raise ValidationError(problems)
-
-    def save(self, *args: Any, **options: Any) -> None:
-        """Save what can fire. Raises ValidationError: code that skips the form is held to the same rule.
-
-        What schedulers keep is left alone unless `update_fields` names it: it may be newer by now.
-        """
-        self.clean()
-        if not self._state.adding and not args and options.get("update_fields") is None:
-            options["update_fields"] = [
-                field.name
-                for field in self._meta.concrete_fields
-                if not field.primary_key and field.name not in KEPT
-            ]
-        super().save(*args, **options)
 
 
 class ScheduleSlot(models.Model):

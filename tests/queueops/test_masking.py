@@ -8,8 +8,9 @@ from queueops.masking import MASK, is_secret, mask, mask_text, redact, secrets_i
 @pytest.mark.parametrize(
     "name",
     [
-        "password", "PASSWORD", "db_password", "userPassword", "api_token", "apiToken", "APIToken", "api-key", "apiKey",
-        "X-Api-Key", "Authorization", "client_secret", "private.key", "Set-Cookie", "card_number", "cvv", "PIN",
+        "password", "PASSWORD", "db_password", "userPassword", "api_token", "apiToken", "APIToken", "api-key",
+        "apiKey", "X-Api-Key", "Authorization", "client_secret", "private.key", "Set-Cookie", "card_number",
+        "cvv", "PIN",
     ],
 )  # fmt: skip
 def test_secret_names_are_known(name: str) -> None:
