@@ -72,7 +72,9 @@ class _Cluster(RedisCluster):
             raise redis.ConnectionError(str(error)) from error
 
 
-def _client(url: str, *, block_s: float | None, timeout_s: float = _SOCKET_TIMEOUT_S, retries: int = 3) -> redis.Redis:
+def _client(
+    url: str, *, block_s: float | None, timeout_s: float = _SOCKET_TIMEOUT_S, retries: int = 3
+) -> redis.Redis:
     """A client of the kind that the URL's scheme names.
 
     `block_s` makes a client for blocking commands: its socket waits longer than they do, and
@@ -151,7 +153,9 @@ class Connection:
         client = self._clients.get(os.getpid())
         if client is None:
             with self._lock:
-                client = self._clients.setdefault(os.getpid(), _client(self.url, block_s=None, **self._patience))
+                client = self._clients.setdefault(
+                    os.getpid(), _client(self.url, block_s=None, **self._patience)
+                )
         return client
 
     def blocking_client(self, block_s: float) -> redis.Redis:
