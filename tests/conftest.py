@@ -94,3 +94,8 @@ def lossy(clock: Clock, proxy: Proxy) -> Store:
 def site_env() -> dict[str, str]:
     """The environment in which a child process finds this run's Redis and database."""
     return {**os.environ, "DJANGO_SETTINGS_MODULE": "dashboard.settings"}
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings_parallel_suffix() -> None:
+    """Leave names alone: `tests.settings` gives each process of a parallel run a folder of its own."""

@@ -197,12 +197,13 @@ def _fleet(ground: Ground) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def fleet(_fleet: Fleet, here: Ground, settings: Settings) -> Iterator[Fleet]:
+def fleet(_fleet: Fleet, here: Ground, settings: Settings, key: str) -> Iterator[Fleet]:
     """A queue without jobs, with a lease of 2 s; whole() gives it its workers."""
     settings.QUEUEOPS = {**settings.QUEUEOPS, "LEASE_S": LEASE_S}
     _fleet.store.register(QUEUE)
     _fleet.clear_broker()
     yield _fleet
+    here.let_go(key)  # of a test that failed
     findings = doctor.examine(_fleet.connection, server=False)
     assert [str(finding) for finding in findings if finding.severity == "error"] == []
     counts = _fleet.inspector.counts(QUEUE)

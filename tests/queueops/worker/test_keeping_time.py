@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queueops import JobState, enqueue, enqueue_many
+from queueops import JobState, enqueue, enqueue_many, keys
 from tests.queueops.worker.conftest import QUEUE, Fleet, eventually
 
 
@@ -52,6 +52,9 @@ def test_four_one_slot_children_start_four_jobs_together(fleet: Fleet) -> None:
 
 @pytest.mark.slow
 def test_idle_worker_asks_redis_for_almost_nothing(fleet: Fleet) -> None:
+    fleet.redis.hset(
+        keys.queue_key(QUEUE, "settings"), "lease_ms", 30_000
+    )  # leases are renewed by the shortest
     fleet.start_ready(processes=2, QUEUEOPS_LEASE_S="30")
     enqueue("test.noop", delay=3600, queue=QUEUE)
     fleet.run_one()

@@ -83,8 +83,9 @@ def test_c01_three_attempts_then_dead_with_the_gaps_of_its_policy(fleet: Fleet) 
     times = [start.at for start in fleet.notes.starts]
     assert len(times) == 3
     assert job.attempts == 3
-    assert times[1] - times[0] == pytest.approx(0.5, abs=0.3)
-    assert times[2] - times[1] == pytest.approx(1.0, abs=0.3)
+    # The upper bounds are a busy machine's; a third delay, or one of the wrong length, breaks them too.
+    assert 0.45 <= times[1] - times[0] < 1.0
+    assert 0.95 <= times[2] - times[1] < 2.0
 
 
 def test_system_exit_in_a_handler_fails_its_job_and_not_its_worker(fleet: Fleet) -> None:
