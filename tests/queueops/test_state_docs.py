@@ -30,9 +30,8 @@ delayed, ready, dead ──discard──▶ discarded ──restore──▶ the
 
 
 def _row(move: Move) -> str:
-    order = list(JobState)
-    sources = ", ".join(sorted(move.sources, key=order.index)) or "–"
-    targets = sorted((target for target in move.targets if target), key=order.index)
+    sources = ", ".join(state.value for state in JobState if state in move.sources) or "–"
+    targets = [state.value for state in JobState if state in move.targets]
     gone = ["gone"] if None in move.targets else []
     who = "a person" if move.by_person else "the engine"
     return f"| `{move.verb}` | {sources} | {', '.join([*targets, *gone])} | {who} |\n"

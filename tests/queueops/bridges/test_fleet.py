@@ -89,7 +89,7 @@ class Fleet:
         return self
 
     def members(self) -> set[str]:
-        names = self.connection.client.smembers("queueops:fleet")
+        names: Any = self.connection.client.smembers("queueops:fleet")
         return {
             name.decode()
             for name in names
