@@ -17,6 +17,7 @@ class QueueOpsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        import queueops.checks  # registers them
         import queueops.schedules.checks  # noqa: F401  # registers them
         from queueops import append_only, client, store
         from queueops.publishing import publish

@@ -65,6 +65,17 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in the st
                 self.fields[name].help_text = f"Empty: the site's {_shown(name, getattr(conf, of))}."
         if "audit" in self.fields:
             self.fields["audit"].choices = [("", "the site's default"), *Audit.choices]  # type: ignore[attr-defined]
+        labels = {
+            "rate_per_s": "Rate, jobs a second",
+            "rate_burst": "Burst",
+            "events_max": "Most events that wait for the mirror",
+            "audit": "Events that are recorded",
+        }
+        for name, label in labels.items():
+            if name in self.fields:
+                self.fields[name].label = label
+        if "paused_reason" in self.fields:
+            self.fields["paused_reason"].widget.attrs |= {"rows": 2}
         helps = {
             "concurrency": "Jobs of this queue that run at once, over all workers. Empty: no limit.",
             "rate_per_s": "Jobs a second, over all workers. Empty: no limit.",

@@ -10,5 +10,16 @@ from queueops.mirror.compare import compare, compare_all
 from queueops.mirror.copy import catch_up, copy_events, run_once
 from queueops.mirror.health import MirrorHealth, health
 from queueops.mirror.reading import BATCH
+from queueops.mirror.workers import record_workers
 
-__all__ = ["BATCH", "MirrorHealth", "catch_up", "compare", "compare_all", "copy_events", "health", "run_once"]
+__all__ = [
+    "BATCH",
+    "MirrorHealth",
+    "catch_up",
+    "compare",
+    "compare_all",
+    "copy_events",
+    "health",
+    "record_workers",
+    "run_once",
+]

@@ -80,7 +80,8 @@ def register(name: str, run_once: Callable[[Store], int], every_s: float, *, is_
 
 register("prune", prune, 5.0)
 register("sweep", sweep, 5.0)
-register("mirror", mirror.run_once, 0.5, is_last=True)
+register("mirror", mirror.run_once, 0.2, is_last=True)
+register("workers", mirror.record_workers, 5.0)
 register("outbox", outbox.relay_once, 1.0)
 register("publishing", publishing.run_once, 2.0)
 register("retention", retention.run_once, 10.0)
