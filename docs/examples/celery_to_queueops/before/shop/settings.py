@@ -1,0 +1,11 @@
+"""Settings of a small shop."""
+
+import os
+
+SECRET_KEY = os.environ.get("SECRET_KEY", "only-for-the-example")
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "shop"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["SHOP_DB"]}}
+USE_TZ = True
+
+REDIS_URL = os.environ["REDIS_URL"]
+CELERY_BROKER_URL = CELERY_RESULT_BACKEND = REDIS_URL
