@@ -38,7 +38,15 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._local = threading.local()
+        self._writing = threading.Lock()
+        self._connection: sqlite3.Connection | None = None  # of the writers
+
+    def close(self) -> None:
+        """Close what its writers opened."""
+        with self._writing:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def create(self) -> None:
         """Make the tables."""
@@ -77,20 +85,21 @@ class Ledger:
             )
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # what was answered is on disk
         return connection
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self._connect()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
+        # SQLite has one writer anyway, and a lock wakes the next thread where SQLite would sleep and look.
+        with self._writing:
+            if self._connection is None:
+                self._connection = self._connect()
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")

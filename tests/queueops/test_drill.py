@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -56,13 +58,18 @@ def test_what_can_not_be_drilled_is_refused(words: list[str], said: str) -> None
     assert refusal.value.returncode == 2
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(tmp_path / "ledger.sqlite3")) as made:
+        made.create()
+        yield made
+
+
 def wrong(ledger: Ledger, amounts: dict[str, int]) -> set[str]:
     return {check.name for check in drill._money(ledger.books(), amounts) if not check.is_well}
 
 
-def test_the_books_show_what_is_amiss(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite3")
-    ledger.create()
+def test_the_books_show_what_is_amiss(ledger: Ledger) -> None:
     amounts = {"a": 5, "b": 7}
     assert wrong(ledger, amounts) == {"each took effect", "the account is right"}
 
@@ -78,9 +85,7 @@ def test_the_books_show_what_is_amiss(tmp_path: Path) -> None:
     assert "none took effect twice" in wrong(ledger, amounts)
 
 
-def test_the_ledger_charges_once_whoever_asks_at_the_same_time(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite3")
-    ledger.create()
+def test_the_ledger_charges_once_whoever_asks_at_the_same_time(ledger: Ledger) -> None:
     answers: list[bool] = []
 
     def ask() -> None:
