@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,8 @@ class Worker:
     def kill_tree(self) -> None:
         """Kill −9 all of it, the supervisor first."""
         for process in self.tree():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it followed its parent already
+                process.kill()
         self.process.wait(10)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
