@@ -203,8 +203,8 @@ class Child:
         executor = self._executor
         if self._stopping:
             return 0
-        if self._is_probation:
-            return executor.free
+        if self._is_probation or not executor.starts_at_claim:
+            return executor.free  # what a fleet runs ends elsewhere: what came back here makes no room there
         ahead, behind = self._pace.ahead(now), executor.behind
         if not executor.free and 2 * behind > ahead:
             return 0
