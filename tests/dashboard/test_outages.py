@@ -26,14 +26,14 @@ PAGES = [
     "/",
     f"/queues/{Q}/?state=dead",
     f"/queues/{Q}/?state=dead&handler=mail.send",
-    f"/queues/{Q}/jobs/d1/",
+    f"/queues/{Q}/jobs/dead-one/",
     "/causes/",
     "/causes/boom/",
     "/forecast/",
     "/workers/",
     "/operations/",
     "/activity/",
-    "/search/?q=d1",
+    "/search/?q=dead-one",
     "/metrics",
 ]
 
@@ -52,7 +52,7 @@ def test_every_page_says_that_redis_is_away_and_shows_what_is_known(
     redis: Redis, store: Store, redis_server: LocalServer
 ) -> None:
     store.now_ms = ""
-    kill(store, "d1")
+    kill(store, "dead-one")
     record(store)
     admin = person("Admin")
     for path in PAGES:
@@ -69,12 +69,12 @@ def test_every_page_says_that_redis_is_away_and_shows_what_is_known(
                 assert 'check="redis_away"' in page
             elif path not in ("/operations/", "/activity/"):
                 assert "Redis does not answer" in page, path
-        known = admin.get(f"/queues/{Q}/jobs/d1/").content.decode()
+        known = admin.get(f"/queues/{Q}/jobs/dead-one/").content.decode()
         assert "it failed" in known or "Boom" in known  # from the record
-        refused = admin.post(f"/queues/{Q}/jobs/d1/requeue/", headers={"HX-Request": "true"})
+        refused = admin.post(f"/queues/{Q}/jobs/dead-one/requeue/", headers={"HX-Request": "true"})
         assert refused.status_code == 503
         assert "Nothing was changed" in refused.content.decode()
-        assert admin.post(f"/queues/{Q}/jobs/d1/requeue/").status_code == 503
+        assert admin.post(f"/queues/{Q}/jobs/dead-one/requeue/").status_code == 503
 
     assert admin.get("/").status_code == 200
 
@@ -86,7 +86,7 @@ def test_pages_stay_readable_while_the_database_is_away(
     site: Site, store: Store, redis: Redis, member: Callable[..., User]
 ) -> None:
     store.now_ms = ""
-    kill(store, "d1")
+    kill(store, "dead-one")
     record(store)
     cookies = {}
     for name in ("reader", "stranger"):
@@ -101,14 +101,14 @@ def test_pages_stay_readable_while_the_database_is_away(
             answer = httpx.get(site.url + path[1:], cookies=cookies["reader"], timeout=20)
             assert answer.status_code == 200, (path, answer.text[:2000])
         lists = httpx.get(f"{site.url}queues/{Q}/?state=dead", cookies=cookies["reader"], timeout=20).text
-        assert 'data-job="d1"' in lists
+        assert 'data-job="dead-one"' in lists
         filtered = httpx.get(
             f"{site.url}queues/{Q}/?state=dead&tag=a%3D1", cookies=cookies["reader"], timeout=20
         )
         assert "The record does not answer" in filtered.text
         assert (
             "The record does not answer"
-            in httpx.get(f"{site.url}queues/{Q}/jobs/d1/", cookies=cookies["reader"], timeout=20).text
+            in httpx.get(f"{site.url}queues/{Q}/jobs/dead-one/", cookies=cookies["reader"], timeout=20).text
         )
         assert (
             "does not answer" in httpx.get(f"{site.url}activity/", cookies=cookies["reader"], timeout=20).text
@@ -116,9 +116,9 @@ def test_pages_stay_readable_while_the_database_is_away(
         # Who this process has not seen gets nothing, and nobody can act.
         stranger = httpx.get(site.url, cookies=cookies["stranger"], timeout=20)
         assert stranger.status_code == 503
-        assert "d1" not in stranger.text
+        assert "dead-one" not in stranger.text
         assert httpx.post(
-            f"{site.url}queues/{Q}/jobs/d1/requeue/", cookies=cookies["reader"]
+            f"{site.url}queues/{Q}/jobs/dead-one/requeue/", cookies=cookies["reader"]
         ).status_code in {403, 503}
 
     assert httpx.get(site.url, cookies=cookies["stranger"], timeout=20).status_code == 200

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from io import StringIO
@@ -124,6 +125,15 @@ def test_kill_ends_the_whole_tree(tmp_path: Path) -> None:
 
     assert tree.kill() == 2
 
-    for pid in pids[1:]:
-        state = Path(f"/proc/{pid}/stat")
-        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    deadline = time.monotonic() + 10
+    while not all(map(_has_ended, pids[1:])):  # a signal is on its way when `kill` returns
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state.rpartition(")")[2].split()[0] == "Z"
