@@ -104,6 +104,7 @@ def main() -> int:
 def _engine_legs(not_run: list[str]) -> Iterator[Leg]:
     files = sorted(str(path.relative_to(ROOT)) for pattern in ENGINE for path in ROOT.glob(pattern))
     paths = [*PARALLEL, *files]
+    on_redis = ["--on-redis", *paths]  # what meets no server of the run's is the same on each
     if postgres.find_binaries() is None:
         not_run.append("the record on PostgreSQL: run 'apt-get install postgresql' as root")
     else:
@@ -117,9 +118,9 @@ def _engine_legs(not_run: list[str]) -> Iterator[Leg]:
             not_run.append(f"the engine on {kind}: {error}")
             continue
         if kind != first:
-            yield Leg(f"engine, {kind} {binary.version}", sys.executable, paths, env={"TEST_REDIS": kind})
+            yield Leg(f"engine, {kind} {binary.version}", sys.executable, on_redis, env={"TEST_REDIS": kind})
     cluster = {"TEST_REDIS": f"{first}-cluster"}
-    yield Leg("engine, one-node Cluster", sys.executable, paths, env=cluster)
+    yield Leg("engine, one-node Cluster", sys.executable, on_redis, env=cluster)
     other = _other_python()
     if other is None:
         wanted = "3.11" if sys.version_info >= FIRST_OF_6 else "3.12 or later"

@@ -16,6 +16,17 @@ from tests.one_place import assert_each_job_in_one_place
 from tests.proxy import Address, Proxy
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--on-redis", action="store_true", help="only what runs on the Redis of the run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--on-redis"):
+        others = [each for each in items if "redis_server" not in getattr(each, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [each for each in items if each not in set(others)]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages(why): leaves a store that the one-place check would refuse")
 
