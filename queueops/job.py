@@ -117,6 +117,7 @@ class Job:
     started_at: datetime | None = None
     progress: str | None = None
     cancelled: bool = False
+    held: int | None = None  # the hold that keeps it back while it is delayed
     tags: dict[str, str] = field(default_factory=dict)
     priority: str = "normal"
     expires_at: datetime | None = None

@@ -42,12 +42,14 @@ SUFFIXES: dict[str, str] = {
     "wake_suspect": ":wake:suspect",  # LIST: at most one token, for the probation children
     "clock": ":clock",  # HASH keeper, alarm (Unix ms), token_at (Unix ms)
     "rate": ":rate",  # HASH tokens, at (Unix ms): the bucket of the rate limit
+    "held": ":held",  # ZSET hold -> since when it keeps jobs back, Unix ms
     "sweep": ":sweep",  # HASH lane -> last entry id that the sweep looked at
     "stats_total": ":stats:total",  # HASH: the counters of `stats`, never reset
     "job_prefix": ":job:",
     "ready_prefix": ":ready:",
     "dead_prefix": ":dead:",
     "cause_prefix": ":cause:",
+    "held_prefix": ":held:",  # ZSET of one hold: job -> when it was due, Unix ms
     "child_prefix": ":child:",  # HASH request, batch, running: a child's last claim
     "stats_prefix": ":stats:",
     "schedule_prefix": ":schedule:",
@@ -117,6 +119,11 @@ def dead_of_cause(queue: str, cause: str) -> str:
 def cause(queue: str, cause: str) -> str:
     """HASH text, first (Unix ms), failing, failures: one cause."""
     return queue_key(queue, "cause_prefix") + cause
+
+
+def held_by(queue: str, hold: int | str) -> str:
+    """ZSET of the ids that one hold keeps back, by when they were due, Unix ms."""
+    return queue_key(queue, "held_prefix") + str(hold)
 
 
 def child(queue: str, child: str) -> str:

@@ -62,6 +62,8 @@ MOVES: dict[str, Move] = {
         _move("enqueue", "", "delayed ready"),
         _move("fire", "", "delayed ready"),  # a schedule's slot becomes a job; delayed by its jitter
         _move("promote", "delayed", "ready dead"),  # dead: its data are corrupt
+        _move("hold", "ready", "delayed"),  # a hold on its handler, its cause or a tag keeps it back
+        _move("lift", "delayed", "ready"),  # that hold is over
         _move("claim", "ready", "pending"),
         _move("ack", "pending", "done"),
         _move("retry", "pending", "delayed"),

@@ -53,6 +53,7 @@ class _Queue:
             self._check_job(job_id, job)
         self._check_members()
         self._check_causes()
+        self._check_holds()
         self._check_unique_keys()
         self._check_ttls()
         self._check_counts()
@@ -70,6 +71,7 @@ class _Queue:
     def _read(self) -> None:
         """Everything in one round trip."""
         ids, causes, dead, unique = (self._named(p) for p in ("job:", "cause:", "dead:", "unique:"))
+        holds = self._named("held:")
         pipe = self.client.pipeline(transaction=False)
         for job_id in ids:
             pipe.hgetall(self._key(f"job:{job_id}"))
@@ -82,6 +84,9 @@ class _Queue:
             pipe.hget(self._key(f"cause:{cause}"), "failing")
         for cause in dead:
             pipe.zrange(self._key(f"dead:{cause}"), 0, -1)
+        for hold in holds:
+            pipe.zrange(self._key(f"held:{hold}"), 0, -1)
+        pipe.zrange(self._key("held"), 0, -1)
         for digest in unique:
             pipe.get(self._key(f"unique:{digest}"))
         for name in self.key_names:
@@ -109,11 +114,14 @@ class _Queue:
                 self.owners[f"{lane}/{held['message_id'].decode()}"] = _text(held["consumer"])
         self.failing = {cause: int(next(answers) or 0) for cause in causes}
         self.dead = {cause: {_text(job_id) for job_id in next(answers)} for cause in dead}
+        self.kept_back = {hold: {_text(job_id) for job_id in next(answers)} for hold in holds}
+        self.holding = {_text(hold) for hold in next(answers)}
         self.holders = {digest: _text(next(answers) or b"") for digest in unique}
         self.ttls = {name: next(answers) for name in self.key_names}
         self.children = {_text(child) for child in next(answers)}
         self.causes = {_text(cause) for cause in next(answers)}
         settings = _texts(next(answers))
+        self.says_held = "held" in settings
         self.has_all_events = settings.get("audit") == "full" and "events_lost" not in settings
         self.events = [_texts(fields) for _, fields in _rows(next(answers))]
         self.tokens = next(answers)
@@ -185,6 +193,22 @@ class _Queue:
             count = self.failing.get(cause, 0)
             if count != failing[cause]:
                 self.found.append(f"cause {cause} counts {count} failing, there are {failing[cause]}")
+
+    def _check_holds(self) -> None:
+        """Who is held stands in the set of its hold, and the queue says that there are such jobs."""
+        held: dict[str, set[str]] = defaultdict(set)
+        for job_id, job in self.jobs.items():
+            if "held" in job:
+                held[job["held"]].add(job_id)
+                if job["state"] != JobState.DELAYED:
+                    self.found.append(f"{job_id} is {job['state']} and held by {job['held']}")
+        for hold in held.keys() | self.kept_back.keys():
+            if odd := held[hold] ^ self.kept_back.get(hold, set()):
+                self.found.append(f"held by {hold}: {sorted(odd)} are in one list only")
+        if odd := self.kept_back.keys() - self.holding:
+            self.found.append(f"holds {sorted(odd)} keep jobs back, and are on no index")
+        if self.kept_back and not self.says_held:
+            self.found.append("jobs are held, and the settings don't say so: nobody would lift them")
 
     def _check_unique_keys(self) -> None:
         for digest, holder in self.holders.items():

@@ -78,21 +78,28 @@ class Jobs(Ground):
         for cause in self.members(keys.queue_key(queue, "causes")):
             members = self.members(keys.dead_of_cause(queue, cause))
             place = f"{JobState.DEAD}:{cause}"
-            self._examine_places(queue, ((m, place) for m in members), JobState.DEAD.encode(), cause.encode())
+            of_cause = ("cause", cause.encode())
+            self._examine_places(queue, ((m, place) for m in members), JobState.DEAD.encode(), of_cause)
+        for hold in self.members(keys.queue_key(queue, "held")):
+            place = f"held:{hold}"
+            members = self.members(keys.held_by(queue, hold))
+            of_hold = ("held", hold.encode())
+            self._examine_places(queue, ((m, place) for m in members), JobState.DELAYED.encode(), of_hold)
         for lane in Lane:
             self._examine_lane(queue, lane)
 
     def _examine_places(
-        self, queue: str, places: Iterable[tuple[str, str]], state: bytes, cause: bytes | None = None
+        self, queue: str, places: Iterable[tuple[str, str]], state: bytes, of: tuple[str, bytes] | None = None
     ) -> None:
+        """Look at those whose hash is not in `state`, or does not have the field and value of `of`."""
         for part in chunks(places, TRIP):
             pipe = self.client.pipeline(transaction=False)
             for job_id, _ in part:
-                pipe.hmget(keys.job(queue, job_id), "state", "cause")
+                pipe.hmget(keys.job(queue, job_id), "state", of[0] if of else "cause")
             suspects = [
                 item
                 for item, found in zip(part, pipe.execute(raise_on_error=False), strict=True)
-                if not isinstance(found, list) or found[0] != state or (cause and found[1] != cause)
+                if not isinstance(found, list) or found[0] != state or (of and found[1] != of[1])
             ]
             self._examine_jobs(queue, suspects)
 

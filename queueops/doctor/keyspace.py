@@ -28,6 +28,7 @@ _SHARED = {
     "wake": "list",
     "clock": "hash",
     "rate": "hash",
+    "held": "zset",
     "sweep": "hash",
     "stats_total": "hash",
 }
@@ -35,6 +36,7 @@ _SHARED = {
 _MANY = {
     "dead_prefix": "zset",
     "cause_prefix": "hash",
+    "held_prefix": "zset",
     "child_prefix": "hash",
     "schedule_prefix": "hash",
     "unique_prefix": "string",

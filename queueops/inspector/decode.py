@@ -31,7 +31,10 @@ def decode_job(
     if not fields:
         return None
     state = _state(fields.get(b"state"))
-    run_at = score if state is JobState.DELAYED and score is not None else _number(fields.get(b"run_at"))
+    held = _number(fields.get(b"held")) if state is JobState.DELAYED else None
+    # The place of a held job says when its hold ends; when it was due says its hash.
+    is_by_score = state is JobState.DELAYED and score is not None and held is None
+    run_at = score if is_by_score else _number(fields.get(b"run_at"))
     cause = _text(fields.get(b"cause"))
     lane = _text(fields.get(b"lane")) or Lane.NORMAL.value
     job = Job(
@@ -53,6 +56,7 @@ def decode_job(
         child=_text(fields.get(b"child")),
         progress=_text(fields.get(b"progress")),
         cancelled=b"cancel" in fields,
+        held=held,
         unique=_text(fields.get(b"unique")),
         operation=_text(fields.get(b"op")),
         priority=lane,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queueops import keys
 from queueops.errors import StoreUnavailable
+from queueops.holds import Hold, of_setting
 from queueops.inspector.pages import COUNTS, Pages, ask_counts, last_delivered, read_counts
 from queueops.inspector.reads import listed, number, optional, text
 from queueops.scripts import script
@@ -25,6 +26,7 @@ _SETTINGS = (
     "version",
     "audit",
     "events_max",
+    "holds",
 )
 _LATENESS = [f"lateness:{bound}" for bound in (*BOUNDS_MS, "more")]
 _RAN = [f"ran:{bound}" for bound in (*BOUNDS_MS, "more")]
@@ -76,6 +78,8 @@ class QueueSummary:
     #: (done, failed) of each of the last 60 minutes, oldest first; the last one is not over.
     history: tuple[tuple[int, int], ...]
     audit: str = "full"
+    #: What keeps a part of its jobs back.
+    holds: tuple[Hold, ...] = ()
     #: What keeps this queue from being read in full, such as a key of a wrong type.
     broken: str | None = None
 
@@ -139,9 +143,22 @@ class Overview(Pages):
         parts = [answers[i : i + _ASKED] for i in range(0, len(answers), _ASKED)]
         oldest = self._oldest_ready(names, parts, server_ms)
         past = self._past_minutes(names, minute, epoch if isinstance(epoch, bytes) else b"")
-        return [
+        summaries = [
             _summary(queue, part, waits, history, now_ms, server_ms)
             for queue, part, waits, history in zip(names, parts, oldest, past, strict=True)
+        ]
+        return self._with_held(summaries) if any(each.holds for each in summaries) else summaries
+
+    def _with_held(self, summaries: list[QueueSummary]) -> list[QueueSummary]:
+        """The same, with how many jobs each hold keeps back."""
+        pipe = self.pipe()
+        for each in summaries:
+            for hold in each.holds:
+                pipe.zcard(keys.held_by(each.queue, hold.id))
+        counts = iter(self.answers(pipe))
+        return [
+            replace(each, holds=tuple(replace(hold, jobs=number(next(counts))) for hold in each.holds))
+            for each in summaries
         ]
 
     def summary(self, queue: str) -> QueueSummary:
@@ -304,6 +321,7 @@ def _summary(
             (now.get("done", 0), now.get("failed", 0)),
         ),
         audit=text(conf["audit"]) or "full",
+        holds=tuple(of_setting(conf["holds"], now_ms=now_ms)),
         broken=f"a key of this queue can't be read: {failures[0]}" if failures else None,
     )
 

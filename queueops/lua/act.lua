@@ -27,7 +27,7 @@ RETURNS
 -- @include purge
 
 if not open() then return 'fresh' end
-local wrong = any_wrong_type()
+local wrong = any_wrong_type() or read_holds()
 if wrong then return wrong end
 
 local VERBS = {

@@ -1,5 +1,6 @@
 --[[
-claim: promote what is due, rescue what ran out, expire, and deliver ready jobs to a child.
+claim: promote what is due, lift what holds no longer keep back, rescue what ran out, expire, hold, and deliver
+ready jobs to a child.
 
 Safe to repeat: the same request number gets the same batch (an empty one is asked again), and one below the child's last, a copy
 that the network held back, gets nothing. What it finds in a lane that its hash does not call ready is
@@ -32,17 +33,21 @@ RETURNS
 -- @include promote
 -- @include rescue
 -- @include expire
+-- @include holds
+-- @include hold
+-- @include lift
 -- @include claim
 
-local PROMOTE, RESCUE = 200, 100 -- a script's length is everybody else's latency
+local PROMOTE, RESCUE, HOLD = 200, 100, 200 -- a script's length is everybody else's latency
 limit, starts = assert(tonumber(limit)), assert(tonumber(starts))
 if not open() then return { 'fresh' } end
-local wrong = any_wrong_type()
+local wrong = any_wrong_type() or read_holds()
 if wrong then return wrong end
 local lease_end = redis.call('ZSCORE', children, child)
 if not lease_end or tonumber(lease_end) <= NOW then return { 'unregistered', CONF.version, -1, '0', NOW_US } end
 
 local got = 0 -- `owned` are the ids that the child gets
+local kept_back = 0 -- how many jobs a hold kept back
 local reply, owned = { 'ok', CONF.version, 0, '0', NOW_US }, {}
 local probation = suspects == '1'
 
@@ -76,6 +81,11 @@ local function rescue_lost()
 end
 
 local function deliver_to_child(id, key, v)
+  local by = HOLDS[1] and hold_on(key, spec_of(key, tonumber(v[10] or nil), v[11]))
+  if by then
+    kept_back = kept_back + 1
+    return hold(load(id), by)
+  end
   claim(id, key, v, child, got < starts, reply)
   got = got + 1
   owned[got] = id
@@ -148,6 +158,7 @@ if last[1] == request and last[2] ~= '' and limit > 0 then
 end
 if limit > 0 and tonumber(last[1] or '0') > tonumber(request) then return reply end
 
+local lifted = CONF.held and lift_over(HOLD) or 0
 local promoted = promote(PROMOTE)
 local looked_at = rescue_lost()
 if CONF.paused and CONF.paused_until and CONF.paused_until <= NOW then
@@ -181,21 +192,27 @@ else
   end
 end
 
+-- fill: read a lane. Entries that only needed repair don't use the room up, nor do jobs that are held: one more
+-- look finds what is behind the first, and so many looks what is behind the others.
+local function fill(lane, looks)
+  if HOLDS[1] then looks = HOLD end
+  for look = 1, looks do
+    local asked = math.min(room - got, HOLD - kept_back)
+    if room - got <= 0 then return end
+    if asked <= 0 then break end
+    if read(lane, asked) < asked then return end
+    unread = unread or (look == looks and looks > 1)
+  end
+  unread = unread or kept_back >= HOLD
+end
+
 if room > 0 then
   if probation then
-    read(LANE.SUSPECT, room)
+    fill(LANE.SUSPECT, 1)
   else
     local order = { LANE.FIRST, LANE.HIGH, LANE.NORMAL, LANE.LOW }
     if tonumber(request) % 16 == 0 then order = { LANE.FIRST, LANE.LOW, LANE.HIGH, LANE.NORMAL } end
-    for _, lane in ipairs(order) do
-      -- Entries that only needed repair don't use the room up; one more look finds what is behind them.
-      for look = 1, 2 do
-        if got >= room then break end
-        local asked = room - got
-        if read(lane, asked) < asked then break end
-        unread = unread or look == 2
-      end
-    end
+    for _, lane in ipairs(order) do fill(lane, 2) end
   end
   if got < room then blocked_us = nil end -- no limit stopped this claim: the lanes are empty
   if tokens then
@@ -215,9 +232,11 @@ if got > 0 then
   redis.call('ZADD', pending, unpack(last_first))
   if probation then
     redis.call('HSET', child_prefix .. child, 'running', owned[1])
-    if redis.call('XLEN', ready_prefix .. LANE.SUSPECT) > got then push_suspect_token() end
   end
   count('claimed', got)
+end
+if probation and got + kept_back > 0 and redis.call('XLEN', ready_prefix .. LANE.SUSPECT) > got then
+  push_suspect_token()
 end
 
 -- The next thing: the first due job, the first lease to look at, what a limit waits for.
@@ -241,7 +260,7 @@ if got >= limit and limit > 0 or limit == 0 then
   local work = not blocked_us and (backlog() > 0 or next_us == 0)
   if work or (c[1] == child and next_us) or (limit == 0 and c[3]) then push_token() end
 elseif not probation then
-  if not blocked_us and (promoted >= PROMOTE or looked_at >= RESCUE or unread) then next_us = 0 end
+  if not blocked_us and (promoted >= PROMOTE or lifted >= HOLD or looked_at >= RESCUE or unread) then next_us = 0 end
   local alarm = next_us and math.floor((NOW_US + next_us) / 1000)
   local old = tonumber(c[2])
   if not c[1] or c[1] == child or (alarm and (not old or alarm < old)) or (old and NOW - old > 1000) then

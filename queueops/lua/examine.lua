@@ -14,10 +14,12 @@ KEYS
   dead_prefix    string  the ZSET of the dead of one cause less its id
   discarded      ZSET    id -> end of its keep time, Unix ms
   causes         ZSET    cause -> last seen, Unix ms
+  held           ZSET    id of a hold that keeps jobs back -> since when, Unix ms
+  held_prefix    string  ZSET of one hold, less its id: job -> when it was due, Unix ms
 ARGV
   now_ms    string  '' for the server's clock
   mend      string  '1': mend what is wrong
-  items...  list    id, and where it was met: '', 'delayed', 'dead:<cause>' …, or '<lane>/<entry id>'
+  items...  list    id, and where it was met: '', 'delayed', 'dead:<cause>', 'held:<hold>' …, or '<lane>/<entry id>'
 RETURNS
   'fresh' (only when mending); else three words an item: its state, its cause, and what is wrong,
   a line a problem, '' for nothing
@@ -38,6 +40,12 @@ local function quiet(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then return nil end
   return answer
+end
+
+-- set_of: the key of the set that `at` names.
+local function set_of(at)
+  if string.sub(at, 1, 5) == 'held:' then return held_prefix .. string.sub(at, 6) end
+  return SETS[at] or dead_prefix .. string.sub(at, 6)
 end
 
 local function is_member(key, id)
@@ -88,20 +96,20 @@ local function examine_unreadable(id, at, found)
   if at == '' and found == 'none' then return end -- it was there a moment ago
   if found == 'none' then
     local lane = string.find(at, '/', 1, true)
-    local held
+    local is_there
     if lane then
-      held = entry_holds(at, id)
+      is_there = entry_holds(at, id)
     else
-      held = is_member(SETS[at] or dead_prefix .. string.sub(at, 6), id)
+      is_there = is_member(set_of(at), id)
     end
-    if not held then return end -- it has gone meanwhile
+    if not is_there then return end -- it has gone meanwhile
     return problem('is in ' .. at .. ', and its data are missing', function()
       if lane then
         drop_entry(at)
       else
-        redis.call('ZREM', SETS[at] or dead_prefix .. string.sub(at, 6), id)
+        redis.call('ZREM', set_of(at), id)
       end
-      if at ~= STATE.DISCARDED and string.sub(at, 1, 5) ~= 'dead:' then
+      if at ~= STATE.DISCARDED and not string.find(at, ':', 1, true) then
         bury_corrupt(id, 'its data were missing', lane and STATE.READY or at)
       end
     end)
@@ -191,9 +199,22 @@ local function examine_dead(h)
   end
 end
 
+-- What a hold keeps back stands in the hold's own set too: from there it is lifted.
+local function examine_held(h)
+  local stands = is_member(held_prefix .. h.held, h.id)
+  local is_known = is_member(held, h.held)
+  if stands == false or is_known == false or redis.call('HEXISTS', settings, 'held') == 0 then
+    problem('is held by ' .. h.held .. ', which would never lift it', function()
+      redis.call('ZADD', held_prefix .. h.held, tonumber(h.run_at) or h.since, h.id)
+      redis.call('ZADD', held, 'NX', NOW, h.held)
+      redis.call('HSET', settings, 'held', '1')
+    end)
+  end
+end
+
 -- Where a job belongs by its state, and its place there when it must be put back.
 local PLACE = {
-  [STATE.DELAYED] = function(h) return tonumber(h.run_at) or NOW end,
+  [STATE.DELAYED] = function(h) return tonumber(h.run_at) or NOW end, -- a held one is held again by a claim
   [STATE.PENDING] = function() return NOW end, -- looked at by the next claim: a living owner keeps it
   [STATE.DEAD] = function(h) return h.since end,
   [STATE.DISCARDED] = function() return NOW + (CONF and CONF.discarded_keep_ms or 0) end,
@@ -250,9 +271,14 @@ local function examine(h, at)
       redis.call('ZREM', dead_prefix .. string.sub(at, 6), h.id)
     end)
   end
+  if string.sub(at, 1, 5) == 'held:' and (h.state ~= STATE.DELAYED or h.held ~= string.sub(at, 6))
+    and is_member(set_of(at), h.id) then
+    problem('? is ' .. h.state .. ' and also in ' .. at, function() redis.call('ZREM', set_of(at), h.id) end)
+  end
   if h.since <= 0 then
     problem('does not say since when', function() redis.call('HSET', h.key, 'since', NOW_TEXT) end)
   end
+  if h.state == STATE.DELAYED and h.held then examine_held(h) end
   if h.state == STATE.READY then examine_ready(h) end
   if h.state == STATE.PENDING then examine_pending(h) end
   if h.state == STATE.DEAD then examine_dead(h) end

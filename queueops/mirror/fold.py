@@ -254,7 +254,7 @@ def _attempt(row: JobRow, event: Event, *, is_last: bool) -> AttemptRow:
 
 
 def _back(job: Folded, event: Event) -> None:
-    """Snooze, release, rescue, reschedule, run_now, promote, restore: back into line."""
+    """Snooze, release, rescue, reschedule, run_now, promote, hold, lift, restore: back into line."""
     row = job.row
     row.run_at = event.numbers.get("run_at", row.run_at)
     row.rescues = event.numbers.get("rescues", row.rescues)
@@ -330,5 +330,7 @@ _VERBS: dict[str, Callable[[Folded, Event], None]] = {
     "edit": _edit,
     "cancel": _cancel,
     "rebuild": _rebuild,
-    **dict.fromkeys(("promote", "snooze", "release", "rescue", "reschedule", "run_now", "restore"), _back),
+    **dict.fromkeys(
+        ("promote", "hold", "lift", "snooze", "release", "rescue", "reschedule", "run_now", "restore"), _back
+    ),
 }

@@ -14,6 +14,8 @@ from queueops.states import LIVE, JobState, Lane
 LEASE_MS = 30_000
 KEEP_MS = 86_400_000
 MAX_RESCUES = 3
+HELD_A_CLAIM = 200
+NO_END = 32_503_680_000_000
 ORDER = (Lane.FIRST, Lane.HIGH, Lane.NORMAL, Lane.LOW)
 ORDER_16TH = (Lane.FIRST, Lane.LOW, Lane.HIGH, Lane.NORMAL)
 
@@ -39,6 +41,11 @@ class Job:
     state: JobState = READY
     since: int = 0
     run_at: int = 0  # while delayed
+    due: int | None = None  # as its hash keeps it
+    handler: str = ""
+    held: int | None = None  # by this hold, while delayed
+    held_lane: Lane | None = None
+    past_hold: int = 0  # a person let it past the holds up to this one
     lane: Lane | None = None  # where its entry is, while ready or pending
     entry: Entry | None = None
     look_at: int = 0  # while pending
@@ -66,6 +73,15 @@ class Member:
     batch: list[str] = field(default_factory=list)
 
 
+@dataclass
+class HandlerHold:
+    """A hold; ids only grow."""
+
+    id: int
+    handler: str
+    until: int | None
+
+
 class Model:
     """The whole of one queue."""
 
@@ -78,6 +94,8 @@ class Model:
         self.members: dict[str, Member] = {}
         self.running: dict[str, str] = {}  # tree -> the suspect that its probation child runs
         self.paused = False
+        self.holds: list[HandlerHold] = []
+        self.holding: dict[int, int] = {}  # hold -> since when it has kept jobs back
         self.concurrency: int | None = None
         self.late = 0
 
@@ -89,7 +107,7 @@ class Model:
     def _leave(self, job: Job) -> None:
         if job.lane is not None and job.entry in self.lanes[job.lane]:
             self.lanes[job.lane].remove(job.entry)
-        job.lane = job.entry = None
+        job.lane = job.entry = job.held = job.held_lane = None
 
     def _to(self, job: Job, state: JobState) -> None:
         self._leave(job)
@@ -145,6 +163,7 @@ class Model:
             return [(job.id, job.delivery) for job in held if job.state is PENDING and job.child == child]
         if limit and request < member.request:
             return []
+        self._lift()
         self._promote()
         self._rescue_lost(rescuing)
         room = limit
@@ -153,10 +172,12 @@ class Model:
         elif self.concurrency is not None:
             room = min(room, max(0, self.concurrency - len(self.in_state(PENDING))))
         got: list[Job] = []
+        kept_back: list[Job] = []
+        looks = HELD_A_CLAIM if self._in_force() else 1 if suspects else 2
         for lane in (Lane.SUSPECT,) if suspects else ORDER if request % 16 else ORDER_16TH:
-            for _ in range(1 if suspects else 2):
-                asked = room - len(got)
-                if asked <= 0 or self._read(lane, asked, child, starts, got) < asked:
+            for _ in range(looks):
+                asked = min(room - len(got), HELD_A_CLAIM - len(kept_back))
+                if asked <= 0 or self._read(lane, asked, child, starts, got, kept_back) < asked:
                     break
         if limit:
             member.request, member.batch = request, [job.id for job in got]
@@ -167,7 +188,37 @@ class Model:
     def _promote(self) -> None:
         due = [job for job in self.in_state(DELAYED) if job.run_at <= self.now]
         for job in sorted(due, key=lambda job: (job.run_at, job.id)):
-            self._to_lane(job, job.priority)
+            if job.held is None:
+                job.due = job.run_at
+            self._to_lane(job, job.held_lane or job.priority)
+
+    # -- holds ------------------------------------------------------------------------------------
+
+    def _in_force(self) -> list[HandlerHold]:
+        return [hold for hold in self.holds if hold.until is None or hold.until > self.now]
+
+    def _hold_on(self, job: Job) -> HandlerHold | None:
+        meant = [h for h in self._in_force() if h.id > job.past_hold and h.handler == job.handler]
+        return meant[0] if meant else None
+
+    def _hold(self, job: Job, by: HandlerHold) -> None:
+        due = job.since if job.due is None else job.due
+        lane = job.lane if job.lane is Lane.SUSPECT else None
+        self._to(job, DELAYED)
+        job.held, job.held_lane, job.due = by.id, lane, due
+        job.run_at = NO_END if by.until is None else by.until
+        self.holding.setdefault(by.id, self.now)
+
+    def _lift(self) -> None:
+        in_force = {hold.id for hold in self._in_force()}
+        for hold, _ in sorted(self.holding.items(), key=lambda item: (item[1], str(item[0]))):
+            mine = [job for job in self.in_state(DELAYED) if job.held == hold]
+            if hold not in in_force:
+                for job in sorted(mine, key=lambda job: (job.due or 0, job.id)):
+                    self._to_lane(job, job.held_lane or job.priority)
+                mine = []
+            if not mine:
+                del self.holding[hold]
 
     def _rescue_lost(self, rescuing: bool) -> None:
         over = [job for job in self.in_state(PENDING) if job.look_at <= self.now]
@@ -180,7 +231,7 @@ class Model:
                 self._rescue(job, job.is_started and suspect in (None, job.id))
 
     def _rescue(self, job: Job, counted: bool) -> None:
-        job.child, job.is_started = None, False
+        job.child, job.is_started, job.due = None, False, None
         if not counted:
             return self._to_lane(job, self._turn_of(job))
         job.rescues += 1
@@ -190,7 +241,9 @@ class Model:
             return None
         return self._to_lane(job, Lane.SUSPECT)
 
-    def _read(self, lane: Lane, count: int, child: str, starts: int, got: list[Job]) -> int:
+    def _read(
+        self, lane: Lane, count: int, child: str, starts: int, got: list[Job], kept_back: list[Job]
+    ) -> int:
         unread = [entry for entry in self.lanes[lane] if not entry.is_delivered][:count]
         for entry in unread:
             entry.is_delivered, entry.owner = True, child
@@ -199,6 +252,9 @@ class Model:
                 entry.owner = job.child or child
             elif job.expires is not None and job.expires <= self.now:
                 self._discard(job)
+            elif by := self._hold_on(job):
+                self._hold(job, by)
+                kept_back.append(job)
             else:
                 self._deliver(job, child, is_started=len(got) < starts)
                 got.append(job)
@@ -207,6 +263,7 @@ class Model:
     def _deliver(self, job: Job, child: str, *, is_started: bool) -> None:
         if job.child is not None:
             job.settled = (job.child, job.delivery)
+        job.due = job.since if job.due is None else job.due
         job.state, job.since, job.child = PENDING, self.now, child
         job.delivery += 1
         job.is_started, job.look_at = is_started, self.leases[child]
@@ -255,10 +312,13 @@ class Model:
                 self._discard(job, was=READY)
         if verb != "start":
             job.is_started = False
+        if verb not in {"start", "discard"}:
+            job.due = None
 
     def _discard(self, job: Job, was: JobState | None = None) -> None:
         job.was = was or job.state
-        job.was_at = {DELAYED: job.run_at, DEAD: job.dead_at}.get(job.was, self.now)
+        run_at = job.run_at if job.held is None else job.due
+        job.was_at = {DELAYED: run_at, DEAD: job.dead_at}.get(job.was, self.now) or 0
         self._to(job, DISCARDED)
         job.keep_until = self.now + KEEP_MS
 
@@ -336,10 +396,15 @@ class Model:
                 self._to_lane(job, job.priority)
             case "run_now":
                 self._to_lane(job, Lane.FIRST)
+                job.due = None
+                job.past_hold = max([job.past_hold, *[hold.id for hold in self._in_force()]])
             case "reschedule":
+                if job.held is not None:
+                    job.held = job.held_lane = job.due = None
                 job.run_at, job.since = at_ms, self.now
             case "edit":
                 job.edition += 1
+                job.handler = ""  # of no handler that a hold names
             case "discard":
                 self._discard(job)
             case "restore":

@@ -7,16 +7,19 @@ from typing import Any, Protocol, TypeVar
 
 from queueops import keys
 from queueops.connection import Connection
+from queueops.holds import Hold, HoldKind, to_setting
 from queueops.job import Delivery, NewJob
+from queueops.payload import encode_spec
 from queueops.states import LIVE, MOVES, JobState, Lane
 from queueops.store import Outcome, Store, publish_defaults
-from tests.factories import PERSON, QUEUE, SPEC, Clock, Redis, burying, counter, retrying
-from tests.invariants.model import LEASE_MS, PENDING, READY, Job, Model
+from tests.factories import PERSON, QUEUE, Clock, Redis, burying, counter, retrying
+from tests.invariants.model import LEASE_MS, PENDING, READY, HandlerHold, Job, Model
 from tests.one_place import assert_each_job_in_one_place
 from tests.proxy import Proxy
 
 CHILDREN = ("host:1:aa/1", "host:1:aa/2", "host:1:aa/probation", "host:2:bb/1")
 IDS = [f"job{n}" for n in range(16)]
+HANDLERS = ("tests.even", "tests.odd")
 JUMPS_MS = (1, 40, 999, 5_000, LEASE_MS // 3, LEASE_MS - 1, LEASE_MS, 3 * LEASE_MS, 90_000_000, -7_000)
 PERSONS_VERBS = tuple(verb for verb, move in MOVES.items() if move.by_person)
 SETTLE_VERBS = ("ack", "ack", "retry", "retry", "snooze", "release", "bury", "discard", "start")
@@ -26,7 +29,7 @@ ACTIONS = {
     "settle": 16, "claim": 12, "enqueue": 8, "die": 7, "time_passes": 5, "act": 4, "done_jobs_leave": 2,
     "a_host_is_lost": 2, "renew": 1, "claim_s_late_copy": 2, "settlement_s_late_copy": 2,
     "settle_what_another_holds": 1, "hand_back_what_may_be_alive": 1, "act_on_anything": 1, "prune": 1,
-    "sweep": 1, "change_settings": 1, "scripts_are_forgotten": 1, "a_group_is_lost": 1,
+    "sweep": 1, "change_settings": 1, "change_holds": 3, "scripts_are_forgotten": 1, "a_group_is_lost": 1,
     "a_stream_of_running_jobs_is_deleted": 1,
 }  # fmt: skip
 
@@ -63,7 +66,7 @@ class Walk:
         self.held: dict[str, list[Delivery]] = {child: [] for child in CHILDREN}
         self.sent: list[tuple[str, list[Outcome], int]] = []  # settlements, for late copies
         self.operations = 0
-        self.version = 0
+        self.version = self.hold_number = 0
         self.steps = 0
         self.is_damaged = False
         self.fault = "once"
@@ -129,10 +132,12 @@ class Walk:
         expires_ms = draw.one_of([None, None, None, None, 500, 100_000])
         run_at = None if delay_ms is None else self.clock.now_ms + delay_ms
         expires = None if expires_ms is None else self.clock.now_ms + expires_ms
-        new = [NewJob(i, SPEC, run_at_ms=run_at, lane=lane, unique=unique, expires_ms=expires) for i in ids]
+        how: Any = {"run_at_ms": run_at, "lane": lane, "unique": unique, "expires_ms": expires}
+        new = [NewJob(i, encode_spec(_handler(i)), **how) for i in ids]
 
         def model() -> list[tuple[str, str | None]]:
-            return [self.model.enqueue(Job(i, lane, unique, expires), run_at) for i in ids]
+            jobs = [Job(i, lane, unique, expires, handler=_handler(i)) for i in ids]
+            return [self.model.enqueue(job, run_at) for job in jobs]
 
         for answer, expected in self._do(lambda store: store.enqueue(QUEUE, new, actor="web"), model):
             assert [(a.state, a.there) for a in answer] == expected
@@ -265,6 +270,22 @@ class Walk:
         paused = draw.one_of([False, False, False, True])
         self._change_settings(paused, draw.one_of([None, None, 3, 1]))
 
+    def change_holds(self, draw: Draw) -> None:
+        """Each hold stays or is lifted, and perhaps there is a new one."""
+        stay = [hold for hold in self.model.holds if draw.one_of([True, False])]
+        if draw.one_of([True, True, False]):
+            self.hold_number += 1
+            for_ms = draw.one_of([None, 1, 5_000, LEASE_MS])
+            until = None if for_ms is None else self.clock.now_ms + for_ms
+            stay.append(HandlerHold(self.hold_number, draw.one_of(HANDLERS), until))
+        self._set_holds(stay)
+
+    def _set_holds(self, holds: list[HandlerHold]) -> None:
+        self.version += 1
+        told = to_setting(Hold(h.id, HoldKind.HANDLER, h.handler, h.until) for h in holds)
+        self._do(lambda store: store.publish(QUEUE, self.version, {"holds": told}), lambda: None)
+        self.model.holds = holds
+
     def _change_settings(self, paused: bool, concurrency: int | None) -> None:
         self.version += 1
         fields = {"paused": "1" if paused else "", "concurrency": "" if concurrency is None else concurrency}
@@ -330,7 +351,9 @@ class Walk:
         """Let everything run to its end: nothing is lost, and what was damaged has healed."""
         self.fault = "once"
         self._change_settings(False, None)
-        last = max([job.run_at for job in self.model.in_state(JobState.DELAYED)], default=0)
+        self._set_holds([])
+        waiting = [job for job in self.model.in_state(JobState.DELAYED) if job.held is None]
+        last = max([job.run_at for job in waiting], default=0)
         self.model.now = self.clock.advance(max(4 * LEASE_MS, last - self.clock.now_ms + 1))
         for child in CHILDREN:
             self._renew(child)
@@ -346,6 +369,10 @@ class Walk:
         assert not self.model.in_state(*LIVE)
         assert counter(self.redis, "late") == self.model.late
         assert_each_job_in_one_place(self.redis)
+
+
+def _handler(job_id: str) -> str:
+    return HANDLERS[int(job_id.removeprefix("job")) % 2]
 
 
 def _outcome(verb: str, job: Delivery, delay_ms: int = 0) -> Outcome:
@@ -370,11 +397,15 @@ def _shown(found: dict[str, str]) -> dict[str, object]:
         return {}
     numbers = {name: int(found.get(name, 0)) for name in NUMBERS}
     started = found.get("started", "0") != "0"
-    return {"state": found["state"], "child": found.get("child"), "is_started": started, **numbers}
+    held = found.get("held")
+    return {
+        "state": found["state"], "child": found.get("child"), "is_started": started, "held": held, **numbers
+    }  # fmt: skip
 
 
 def _expected(job: Job | None) -> dict[str, object]:
     if job is None:
         return {}
     numbers = {name: getattr(job, name) for name in NUMBERS}
-    return {"state": job.state, "child": job.child, "is_started": job.is_started, **numbers}
+    held = None if job.held is None else str(job.held)
+    return {"state": job.state, "child": job.child, "is_started": job.is_started, "held": held, **numbers}

@@ -22,6 +22,7 @@ accepted ──▶ delayed ──promote─────────────�
                                                └──────────────────┘
 delayed, ready, dead ──discard──▶ discarded ──restore──▶ the state it had
                                       └───────purge, prune──▶ gone
+ready ──hold──▶ delayed ──lift──▶ ready     (while a hold is on its handler, its cause or a tag)
 ```
 
 | verb | from | to | by |

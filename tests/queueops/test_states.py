@@ -30,7 +30,7 @@ from tests.proxy import Proxy
 
 TESTS = Path(__file__).parent
 #: Composed by the scripts of other verbs.
-COMPOSED = {"promote", "rescue", "expire"}
+COMPOSED = {"promote", "hold", "lift", "rescue", "expire"}
 #: Events that are no moves: a refused settlement.
 NO_MOVES = {"late"}
 

@@ -6,7 +6,7 @@ time ends.
 -- @include record
 local function discard(h, actor, reason, verb, ...)
   local was, was_at = h.state, NOW
-  if was == STATE.DELAYED then was_at = redis.call('ZSCORE', delayed, h.id) or NOW end
+  if was == STATE.DELAYED then was_at = h.held and h.run_at or redis.call('ZSCORE', delayed, h.id) or NOW end
   if was == STATE.DEAD then was_at = redis.call('ZSCORE', dead, h.id) or NOW end
   if was == STATE.PENDING then was = STATE.READY end -- by its handler: restored, it runs again
   leave(h)

@@ -10,6 +10,7 @@ KEYS
   dead_prefix    string  the ZSET of the dead of one cause less its id
   discarded      ZSET    id -> end of its keep time, Unix ms
   unique_prefix  string  the STRING of a unique key less its digest
+  held_prefix    string  ZSET of one hold, less its id: job -> when it was due, Unix ms
   wake_suspect   LIST    at most one token, for the probation children
 ]]
 -- @include causes
@@ -21,14 +22,16 @@ end
 local function load(id)
   local key = job_prefix .. id
   local v = redis.pcall('HMGET', key, 'state', 'since', 'child', 'delivery', 'attempts', 'rescues',
-    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts', 'settled', 'late')
+    'entry', 'cause', 'unique', 'lane', 'edition', 'started', 'op', 'run_at', 'parts', 'settled', 'late',
+    'held', 'held_lane')
   if v.err then return nil, 'corrupt' end
   if not v[1] then return nil, redis.call('EXISTS', key) == 1 and 'corrupt' or 'missing' end
   return {
     id = id, key = key, state = v[1], since = tonumber(v[2]) or 0, child = v[3], delivery = v[4],
     attempts = tonumber(v[5]) or 0, rescues = tonumber(v[6]) or 0, entry = v[7], cause = v[8],
     unique = v[9], lane = v[10] or LANE.NORMAL, edition = v[11], started = v[12], op = v[13],
-    run_at = v[14], parts = tonumber(v[15]), settled = v[16], late = v[17],
+    run_at = v[14], parts = tonumber(v[15]), settled = v[16], late = v[17], held = v[18] or nil,
+    held_lane = v[19] or nil,
   }
 end
 
@@ -119,10 +122,17 @@ local function put_off(h)
   entries[#entries + 1] = at
 end
 
+-- unhold: out of the set of the hold that keeps it back.
+local function unhold(h)
+  redis.pcall('ZREM', held_prefix .. h.held, h.id)
+  redis.call('HDEL', h.key, 'held', 'held_lane')
+end
+
 -- leave: out of the structure of its state; what was counted for that state is uncounted.
 local function leave(h)
   if h.state == STATE.DELAYED then
     redis.call('ZREM', delayed, h.id)
+    if h.held then unhold(h) end
   elseif PUT_OFF and h.state == STATE.PENDING and h.entry then
     put_off(h)
   elseif h.state == STATE.READY or h.state == STATE.PENDING then

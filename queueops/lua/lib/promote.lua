@@ -10,7 +10,7 @@ local function promote(limit)
   for i = 1, #due, 2 do
     local id, run_at = due[i], due[i + 1]
     local key = job_prefix .. id
-    local v = redis.pcall('HMGET', key, 'state', 'lane')
+    local v = redis.pcall('HMGET', key, 'state', 'lane', 'held', 'held_lane', 'run_at')
     if v.err then
       bury_corrupt(id, 'its key does not hold a job', STATE.DELAYED)
     elseif not v[1] then
@@ -18,7 +18,12 @@ local function promote(limit)
     else
       redis.call('ZREM', delayed, id)
       if v[1] == STATE.DELAYED then -- else a stale id: its hash names the truth
-        local entry = to_lane(id, v[2] or LANE.NORMAL)
+        local lane = v[2] or LANE.NORMAL
+        if v[3] then -- its hold has ended by itself
+          lane, run_at = v[4] or lane, v[5] or run_at
+          unhold({ id = id, key = key, held = v[3] })
+        end
+        local entry = to_lane(id, lane)
         redis.call('HSET', key, 'state', STATE.READY, 'since', NOW_TEXT, 'run_at', run_at, 'entry', entry)
         record('promote', id, STATE.DELAYED, STATE.READY, 'queueops')
       end

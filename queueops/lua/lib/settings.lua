@@ -15,7 +15,8 @@ end
 
 local function open()
   local v = redis.call('HMGET', settings, 'version', 'audit', 'events_max', 'lease_ms', 'done_keep_ms',
-    'discarded_keep_ms', 'max_rescues', 'paused', 'paused_until', 'concurrency', 'rate', 'rate_burst')
+    'discarded_keep_ms', 'max_rescues', 'paused', 'paused_until', 'concurrency', 'rate', 'rate_burst', 'holds',
+    'held')
   if not v[1] then return false end
   CONF = {
     version = v[1], audit = v[2], events_max = tonumber(v[3]) or 1000000,
@@ -23,6 +24,7 @@ local function open()
     discarded_keep_ms = tonumber(v[6]) or 86400000, max_rescues = tonumber(v[7]) or 3,
     paused = v[8] == '1', paused_until = tonumber(v[9]),
     concurrency = tonumber(v[10]), rate = tonumber(v[11]), rate_burst = tonumber(v[12]),
+    holds = v[13], held = v[14],
   }
   return true
 end
