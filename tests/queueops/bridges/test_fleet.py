@@ -4,209 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import psutil
 import pytest
 from pytest_django import Settings
 
-from queueops import client, doctor, keys
+from queueops import doctor, keys
 from queueops.bridges.celery.fleet.presence import Member, Presence
-from queueops.connection import Connection
-from queueops.inspector import Inspector
 from queueops.job import Job
-from queueops.local_redis import LocalServer, find_binary
 from queueops.policies import RetryPolicy
 from queueops.states import JobState
-from queueops.store import Store, publish_defaults
-from tests import settings as run
-from tests.queueops.bridges import cases
-from tests.queueops.bridges.conftest import FOLDER, Ground, Started, eventually, start
-
-QUEUE = "fleet"
-LEASE_S = 2
-BROKER_SOCKET = run.RUN_DIR / "broker.sock"
-os.environ["FLEET_BROKER"] = str(BROKER_SOCKET)
-
-
-@dataclass
-class Fleet:
-    """Celery workers, and workers of QueueOps that hand jobs to them."""
-
-    ground: Ground
-    broker: LocalServer
-    env: dict[str, str]
-    connection: Connection
-    started: list[Started] = field(default_factory=list)
-    celery: dict[str, Started] = field(default_factory=dict)
-    hands: list[Started] = field(default_factory=list)
-
-    @property
-    def inspector(self) -> Inspector:
-        return Inspector(self.connection)
-
-    @property
-    def store(self) -> Store:
-        return Store(self.connection, publish=publish_defaults)
-
-    # -- processes --------------------------------------------------------------------------------
-
-    def begin(self, name: str, processes: int = 2) -> None:
-        """Start a Celery worker."""
-        self.celery[name] = self._start(
-            name, "-m", "celery", "-A", "tests.queueops.bridges.fleet_app", "worker", "-c", str(processes),
-            "--without-mingle", "--without-gossip", "--loglevel", "INFO", "-n", f"{name}@h",
-        )  # fmt: skip
-
-    def begin_hands(self) -> Started:
-        """Start a worker of QueueOps that hands jobs over."""
-        self.hands.append(
-            self._start("hands", "manage.py", "runworkers", "--executor", "celery", "--no-housekeeping")
-        )
-        return self.hands[-1]
-
-    def _start(self, name: str, *command: str) -> Started:
-        self.started.append(start(self.ground.folder / f"{name}-{len(self.started)}.log", self.env, *command))
-        return self.started[-1]
-
-    def whole(self, *names: str, hands: int = 1) -> Fleet:
-        """Let it be these Celery workers and so many that hand over; wait until all know each other."""
-        for name in names:
-            if name not in self.celery or self.celery[name].process.poll() is not None:
-                self.begin(name)
-        self.hands = [each for each in self.hands if each.process.poll() is None]
-        while len(self.hands) < hands:
-            self.begin_hands()
-        eventually(lambda: self.members() == {f"{name}@h" for name in names}, what=self.logs, within=40)
-        for name in names:
-            for each in self.hands:
-                eventually(partial(_knows, each, name), what=self.logs)
-        return self
-
-    def members(self) -> set[str]:
-        names: Any = self.connection.client.smembers("queueops:fleet")
-        return {
-            name.decode()
-            for name in names
-            if self.connection.client.exists(f"queueops:fleet:{name.decode()}")
-        }
-
-    def pool(self, name: str) -> list[psutil.Process]:
-        return psutil.Process(self.celery[name].process.pid).children()
-
-    def kill(self, name: str) -> None:
-        """Kill a Celery worker −9: its parent process, with which its pool dies."""
-        process = self.celery.pop(name).process
-        process.kill()
-        process.wait()
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Let no Celery worker do anything in the block."""
-        for each in self.celery.values():
-            each.process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for each in self.celery.values():
-                each.process.send_signal(signal.SIGCONT)
-
-    def end(self) -> None:
-        for each in self.started:
-            if each.process.poll() is None:
-                each.process.send_signal(signal.SIGCONT)
-                each.process.terminate()
-        for each in self.started:
-            each.stop(within=5)
-
-    def logs(self) -> str:
-        return "\n".join(f"--- {each.log_path.name}\n{each.log[-2500:]}" for each in self.started)
-
-    # -- jobs -------------------------------------------------------------------------------------
-
-    def call(self, name: str, *args: Any, **options: Any) -> Job:
-        return client.put(client.JobSpec(f"cases.{name}", args, queue=QUEUE, **options))
-
-    def job(self, job: Job) -> Job:
-        found = self.inspector.job(QUEUE, job.id)
-        assert found is not None
-        return found
-
-    def wait_for(self, job: Job, state: JobState = JobState.DONE, *, within: float = 30.0) -> Job:
-        eventually(
-            lambda: self.job(job).state == state,
-            within=within,
-            what=lambda: f"{self.job(job)}\n{self.logs()}",
-        )
-        return self.job(job)
-
-    def notes(self, key: str, what: str = "run") -> list[dict[str, Any]]:
-        return [note for note in cases.notes(FOLDER, "fleet", key) if note["what"] == what]
-
-    def wait_for_runs(self, key: str, number: int) -> list[dict[str, Any]]:
-        eventually(lambda: len(self.notes(key)) >= number, what=self.logs, within=30)
-        return self.notes(key)
-
-    def is_idle(self) -> bool:
-        counts = self.inspector.counts(QUEUE)
-        return not any(counts[state] for state in (JobState.DELAYED, JobState.READY, JobState.PENDING))
-
-    def clear_broker(self) -> None:
-        """Drop what killed workers left: kombu would send it again in the middle of another test."""
-        with self.broker.client() as redis:
-            redis.delete("unacked", "unacked_index", *redis.scan_iter("queueops.*"))
-
-    def events(self) -> list[dict[bytes, bytes]]:
-        """What happened in the queue during this test."""
-        client: Any = self.connection.client
-        return [fields for _, fields in client.xrange(keys.queue_key(QUEUE, "events"))]
-
-    def releases(self) -> list[bytes]:
-        """Why jobs were given back."""
-        return [event.get(b"reason", b"") for event in self.events() if event[b"verb"] == b"release"]
-
-    def in_broker(self) -> int:
-        """Messages that wait in the broker, and those that a worker took and did not acknowledge."""
-        with self.broker.client() as redis:
-            waiting = [
-                redis.llen(name) for name in redis.scan_iter("queueops.*") if redis.type(name) == b"list"
-            ]
-            return int(sum(waiting) + redis.hlen("unacked"))
-
-
-def _knows(hands: Started, name: str) -> bool:
-    """Whether its child has heard that this Celery worker joined, and not that it left."""
-    words = [
-        line.split(f"{name}@h ")[1].split()[0] for line in hands.log.splitlines() if f"/1: {name}@h " in line
-    ]
-    return words[-1:] == ["joined"]
+from tests.queueops.bridges.conftest import Ground, Started, eventually
+from tests.queueops.bridges.fleet import LEASE_S, QUEUE, Fleet, begun, knows
 
 
 @pytest.fixture(scope="module")
 def _fleet(ground: Ground) -> Iterator[Fleet]:
-    folder = run.RUN_DIR / "broker"
-    with LocalServer(
-        folder,
-        binary=find_binary("redis"),
-        port=None,
-        unix_socket=BROKER_SOCKET,
-        options={"appendonly": "no"},
-    ) as broker:
-        env = {
-            **ground.env,
-            "QUEUEOPS_HANDLERS": "tests.queueops.bridges.fleet_app",
-            "QUEUEOPS_LEASE_S": str(LEASE_S),
-            "FLEET_BROKER": str(BROKER_SOCKET),
-            "CELERY_BROKER_URL": f"redis+socket://{BROKER_SOCKET}?virtual_host=0",
-        }
-        fleet = Fleet(ground, broker, env, Connection(ground.url))
+    with begun(ground) as fleet:
         yield fleet
-        fleet.end()
 
 
 @pytest.fixture
@@ -282,7 +102,7 @@ def test_what_comes_back_unstarted_makes_nobody_claim_more_than_there_is_room_fo
     fleet.wait_for_runs(key, 4)
     presence = Presence(fleet.connection)
     presence.say(keys.FLEET, "ghost@h", Member("ghost@h", "queueops.ghost@h", 2).to_json())
-    eventually(lambda: _knows(fleet.hands[0], "ghost"), what=fleet.logs)
+    eventually(lambda: knows(fleet.hands[0], "ghost"), what=fleet.logs)
 
     jobs += [fleet.call("holds", key) for _ in range(8)]
     eventually(lambda: fleet.in_broker() == 2, what=fleet.logs)  # nobody reads the queue of this one
@@ -325,10 +145,10 @@ def test_a_pool_process_that_is_killed_gives_its_job_back_at_once(fleet: Fleet, 
     fleet.wait_for_runs(f"{key}-2", 1)
 
     os.kill(pid, signal.SIGKILL)
-    killed_at = time.time()
 
-    again = fleet.wait_for_runs(key, 2)[1]
-    assert again["at"] - killed_at < LEASE_S  # it did not wait for the end of a lease
+    fleet.wait_for_runs(key, 2)
+    (rescue,) = [event for event in fleet.events() if event[b"verb"] == b"rescue"]
+    assert rescue[b"reason"] == b"SIGKILL"  # it was told, and did not wait for the end of a lease
     fleet.ground.let_go(key)
     fleet.ground.let_go(f"{key}-2")
     assert (fleet.wait_for(job).rescues, fleet.wait_for(neighbour).rescues) == (1, 0)
@@ -343,6 +163,31 @@ def test_a_job_that_kills_its_process_every_time_is_dead(fleet: Fleet, key: str)
     assert (job.cause, job.rescues) == ("poison", 4)
     assert "SIGSEGV" in str(job.error)
     assert len(fleet.notes(key)) == 4
+
+
+_ENDS = """
+import os, select, billiard, django
+django.setup()
+from queueops.bridges.celery.fleet.steps import how_a_process_ended
+for end in ("os.kill(os.getpid(), 9)", "os._exit(3)"):
+    process = billiard.Process(target=exec, args=(f"import os; {end}",))
+    process.start()
+    pidfd = os.pidfd_open(process.pid)
+    select.select([pidfd], [], [], 20)
+    print(how_a_process_ended(pidfd, process))
+    process.join()
+    print(how_a_process_ended(pidfd, process))
+    print(how_a_process_ended(pidfd, None))
+"""
+
+
+def test_how_a_process_ended_is_known_also_when_the_pool_took_its_status_first(ground: Ground) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _ENDS], env=ground.env, capture_output=True, text=True, check=True
+    )
+
+    lost = "its process was lost"
+    assert found.stdout.splitlines() == ["SIGKILL", "SIGKILL", lost, "exit 3", "exit 3", lost]
 
 
 def test_a_hard_limit_ends_the_process_and_costs_an_attempt(fleet: Fleet, key: str) -> None:
@@ -392,7 +237,7 @@ def test_a_message_that_is_lost_costs_seconds(fleet: Fleet, key: str) -> None:
     presence = Presence(fleet.connection)
     # The most welcoming of all, and nobody reads its queue.
     presence.say(keys.FLEET, "ghost@h", Member("ghost@h", "queueops.ghost@h", 100).to_json())
-    eventually(lambda: _knows(fleet.hands[0], "ghost"), what=fleet.logs)
+    eventually(lambda: knows(fleet.hands[0], "ghost"), what=fleet.logs)
 
     job = fleet.call("add", key, 1, 2)
 
@@ -501,16 +346,30 @@ def test_jobs_go_on_without_the_worker_that_handed_them_over(fleet: Fleet, key: 
 
 def test_a_lost_broker_stops_the_handing_over_and_nothing_else(fleet: Fleet, key: str) -> None:
     fleet.whole("a", "b")
-    running = fleet.call("holds", key)
-    fleet.wait_for_runs(key, 1)
+    running = [fleet.call("holds", key) for _ in range(4)]
+    fleet.wait_for_runs(key, 4)
+    workers = {name: each.process.pid for name, each in fleet.celery.items()}
+    (hand,) = Presence(fleet.connection).hands()
+    for name in workers:  # received, and no process is free to take it: kombu can't lose a connection so
+        seen = fleet.celery[name].log.count("received")
+        _send_again(fleet, running[0], hand, name)
+        eventually(partial(_has_received, fleet.celery[name], seen), what=fleet.logs)
 
     fleet.broker.kill()
     waiting = fleet.call("add", key, 1, 2)
-    eventually(lambda: "the broker is away" in fleet.hands[0].log, what=fleet.logs)
     fleet.ground.let_go(key)
-    assert fleet.wait_for(running).rescues == 0
+    for job in running:
+        assert fleet.wait_for(job).rescues == 0
+    eventually(lambda: not fleet.members(), what=fleet.logs)  # nobody can be sent anything
     fleet.broker.start()
 
     found = fleet.wait_for(waiting, within=60)
     assert (found.result, found.attempts, found.rescues) == (3, 0, 0)
-    assert len(fleet.notes(key)) == 1
+    assert len(fleet.notes(key)) == 4
+    eventually(lambda: fleet.members() == {"a@h", "b@h"}, what=fleet.logs)
+    assert {name: each.process.pid for name, each in fleet.celery.items()} == workers
+    assert all(each.process.poll() is None for each in fleet.celery.values())
+
+
+def _has_received(worker: Started, seen: int) -> bool:
+    return worker.log.count("received") > seen

@@ -67,6 +67,7 @@ def _join(sender: str, instance: Any, **_: Any) -> None:
     name=WRAPPER,
     base=Task,
     ignore_result=True,
+    Request="queueops.bridges.celery.fleet.receipt:Receipt",
     acks_late=False,
     time_limit=0,
     soft_time_limit=0,

@@ -54,6 +54,7 @@ class Keeper:
         self._presence = Presence(self._store.connection)
         self._lease_s = config().lease_s
         self._pidfds: dict[int, int] = {}  # pid -> its descriptor; readable when it has ended
+        self._processes: dict[int, Any] = {}  # pid -> the pool's own word for it
         self._graves: list[Grave] = []
         self._killed: set[int] = set()  # pids over a hard limit
         self._gone: set[int] = set()  # pids of the pool that have ended; Celery notices seconds later
@@ -110,17 +111,18 @@ class Keeper:
                 pass
 
     def _look_at_processes(self) -> None:
-        own, pool = os.getpid(), self._pool_pids()
-        self._gone &= pool
-        for pid in (self._board.pids() | pool) - self._pidfds.keys() - self._gone - {own}:
+        own, pool = os.getpid(), self._pool()
+        self._gone &= pool.keys()
+        for pid in (self._board.pids() | pool.keys()) - self._pidfds.keys() - self._gone - {own}:
             try:
                 self._pidfds[pid] = os.pidfd_open(pid)
+                self._processes[pid] = pool.get(pid)
             except ProcessLookupError:
                 self._ended(pid, "its process was lost")
         if self._pidfds:
             ended = set(select.select(self._pidfds.values(), [], [], 0)[0])
             for pid, fd in [each for each in self._pidfds.items() if each[1] in ended]:
-                why = _why(fd)
+                why = how_a_process_ended(fd, self._processes.pop(pid))
                 os.close(self._pidfds.pop(pid))
                 self._ended(pid, why)
         now = time.monotonic()
@@ -229,17 +231,17 @@ class Keeper:
         self._presence.call_hands()
         return True
 
-    def _pool_pids(self) -> set[int]:
-        """The processes of a forked pool; empty for a pool of threads."""
+    def _pool(self) -> dict[int, Any]:
+        """The processes by pid of a forked pool; empty for a pool of threads."""
         try:
-            return {process.pid for process in list(self._celery.pool._pool._pool) if process.pid}
+            return {process.pid: process for process in list(self._celery.pool._pool._pool) if process.pid}
         except AttributeError:
-            return set()
+            return {}
 
     def _slots(self) -> int:
         """How many handlers can run at once. A message for a process that just died would be lost."""
-        if pids := self._pool_pids():
-            return len(pids - self._gone)
+        if pool := self._pool():
+            return len(pool.keys() - self._gone)
         pool = self._celery.pool
         return int(getattr(pool, "num_processes", None) or getattr(pool, "limit", None) or 1)
 
@@ -284,17 +286,21 @@ def _declared(handler: str) -> str | RetryPolicy | None:
     return found.policy if found is not None else None
 
 
-def _why(pidfd: int) -> str:
-    """How a process ended, without taking its status from the pool, whose child it is."""
+def how_a_process_ended(pidfd: int, process: Any) -> str:
+    """How a process of the pool ended, without taking its status from the pool, whose child it is.
+
+    `process` is the pool's object for it, or None.
+    """
     try:
         found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # the pool was faster
+    except ChildProcessError:  # the pool was faster, and knows
+        code = getattr(process, "exitcode", None)
+    else:
+        killed = found is not None and found.si_code != os.CLD_EXITED
+        code = None if found is None else -found.si_status if killed else found.si_status
+    if code is None:
         return "its process was lost"
-    if found is None:
-        return "its process was lost"
-    if found.si_code == os.CLD_EXITED:
-        return f"exit {found.si_status}"
-    return how_it_ended(found.si_status)[0]
+    return f"exit {code}" if code >= 0 else how_it_ended(-code)[0]
 
 
 class LeaseStep(bootsteps.StartStopStep):
