@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -36,6 +37,16 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _say_what_it_does() -> None:
+    """Let a worker be heard on stderr where the project's LOGGING says nothing about it."""
+    logger = logging.getLogger("queueops")
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
 class Command(BaseCommand):
     help = "Run jobs until SIGTERM or SIGINT; a second one stops at once."
 
@@ -63,6 +74,7 @@ class Command(BaseCommand):
         )  # fmt: skip
 
     def handle(self, **given: Any) -> None:
+        _say_what_it_does()
         try:
             conf = config()
             options = Options(
