@@ -14,6 +14,8 @@ import django
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from dashboard.demo.schedules import SCHEDULES
+
 if django.VERSION >= (6, 0):
     from django.utils.csp import CSP
 
@@ -274,9 +276,11 @@ CELERY_BROKER_URL: str = env.str("CELERY_BROKER_URL", default=REDIS_URL)
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 
-# --- The demo's API, for its handlers and traffic ------------------------------------------------------
+# --- The demo: its API, for its handlers and traffic, and its schedules ---------------------------------
 
 DEMO_API_URL: str = env.str("DEMO_API_URL", default="")
+if DEMO_API_URL:
+    QUEUEOPS["SCHEDULES"] = SCHEDULES
 
 # --- Logs ---------------------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ def sync_contact(customer: int, name: str) -> str:
 
 
 @shared_task(name="reports.build")
-def build_report(kind: str, day: str) -> str:
-    """Have a report built; takes seconds."""
-    return str(_call("POST", "/reports", {"kind": kind, "day": day})["id"])
+def build_report(kind: str, day: str = "") -> str:
+    """Have a report built of `day`, an ISO date, or of today; takes seconds."""
+    body = {"kind": kind, "day": day or datetime.now(UTC).date().isoformat()}
+    return str(_call("POST", "/reports", body)["id"])
