@@ -29,7 +29,7 @@ from queueops.mirror.fold import JobRow as MirrorRow
 from queueops.mirror.rows import BLANK, insert_accepted, write_tags
 from queueops.models import Job as JobRow
 from queueops.models import Queue
-from queueops.models.jobs import ACCEPTED, GONE
+from queueops.models.jobs import ACCEPTED, DUPLICATE_OF, GONE
 from queueops.payload import decode_spec
 from queueops.states import JobState, Lane
 from queueops.store import Enqueued, Store
@@ -240,10 +240,11 @@ def _settle(using: str, queue: str, answer: Enqueued) -> None:
     now = timezone.now()
     rows = JobRow.objects.using(using).filter(queue=queue, job_id=answer.id, state=ACCEPTED)
     if answer.there != answer.id:
+        # Gone and not discarded: Redis never had it, so there is nothing to restore, and its id is free.
         keep = timedelta(seconds=config().record_discarded_s)
         rows.update(
-            state=JobState.DISCARDED.value, reason=f"duplicate of {answer.there}", since=now,
-            finished_at=now, keep_until=now + keep,
+            state=GONE, reason=f"{DUPLICATE_OF}{answer.there}", since=now, finished_at=now,
+            keep_until=now + keep,
         )  # fmt: skip
     elif answer.state == JobState.DONE.value:
         # Known, and its end was recorded before the row was opened again: no event follows.

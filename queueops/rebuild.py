@@ -19,6 +19,7 @@ from queueops.inspector.reads import Reads
 from queueops.job import from_ms, spec_parts, to_ms
 from queueops.mirror.copy import alias, catch_up
 from queueops.models import Job, JobEvent, MirrorState, OperatorAction, Queue
+from queueops.models.jobs import DUPLICATE_OF
 from queueops.publishing import run_once as publish_all
 from queueops.states import JobState, Lane
 from queueops.store import Store
@@ -169,6 +170,9 @@ def _rebuild_queue(store: Store, using: str, queue: str, report: Rebuilt, reads:
             answers = store.rebuild(queue, jobs, actor=actor) if jobs else []
         for row, answer in zip(coming, answers, strict=True):
             _count(report, using, row, answer, now)
+        held = [row for row, answer in zip(coming, answers, strict=True) if answer.startswith("held:")]
+        if held:
+            store.rebuild(queue, [_set_aside(row, restorable, now) for row in held], actor=actor)
 
 
 def _pages(using: str, queue: str) -> Iterator[list[Job]]:
@@ -192,10 +196,17 @@ def _count(report: Rebuilt, using: str, row: Job, answer: str, now: datetime) ->
     else:
         holder = answer.partition(":")[2]
         report.held.append(f"{row.job_id}: {holder}")
+        row.reason = DUPLICATE_OF + holder
         Job.objects.using(using).filter(pk=row.pk, last_event="").update(
-            state=JobState.DISCARDED.value, reason=f"duplicate of {holder}", since=now, finished_at=now,
+            state=JobState.DISCARDED.value, reason=row.reason, since=now, finished_at=now,
             keep_until=now + timedelta(seconds=config().record_discarded_s),
         )  # fmt: skip
+
+
+def _set_aside(row: Job, restorable: timedelta, now: datetime) -> list[object]:
+    """A job that met another holder of its unique key, as one that a person could restore."""
+    before, row.state, row.since = row.state, JobState.DISCARDED.value, now
+    return _fields(row, restorable, before)
 
 
 def _states_before(using: str, queue: str, rows: Sequence[Job]) -> dict[str, str]:

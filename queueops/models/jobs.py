@@ -22,6 +22,8 @@ from queueops.states import JobState, Lane
 
 #: States that only the record knows: before Redis has the job, and after it.
 ACCEPTED, GONE = "accepted", "gone"
+#: How the reason of a job begins that never was one: another held its unique key.
+DUPLICATE_OF = "duplicate of "
 STATES = [ACCEPTED, *(state.value for state in JobState), GONE]
 #: In these a job still wants to run.
 UNFINISHED = [ACCEPTED, JobState.DELAYED.value, JobState.READY.value, JobState.PENDING.value]

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from queueops import keys, publishing
-from queueops.mirror import copy_events, run_once
+from queueops.mirror import compare_all, copy_events, run_once
 from queueops.models import Job, JobEvent, MirrorState, OperatorAction
 from queueops.rebuild import DELIVERIES_AHEAD, RebuildRefused, rebuild
 from queueops.states import JobState, Lane
@@ -197,7 +197,13 @@ def test_a_job_that_meets_another_holder_of_its_unique_key_is_set_aside(redis: R
     assert report.held == ["old: young"]
     old = Job.objects.get(job_id="old")
     assert (old.state, old.reason) == ("discarded", "duplicate of young")
-    assert state(redis, "old") is None
+    assert (state(redis, "old"), job(redis, "old")["reason"]) == ("discarded", "duplicate of young")
+    run_once(store)
+    assert compare_all(store) == []
+    assert store.restore(QUEUE, ["old"], actor=PERSON) == ["held:young"]
+    store.discard(QUEUE, ["young"], actor=PERSON)
+    assert store.restore(QUEUE, ["old"], actor=PERSON) == ["ok"]
+    assert state(redis, "old") == "ready"
 
 
 def test_a_job_that_holds_its_unique_key_holds_it_again(redis: Redis, store: Store) -> None:

@@ -23,7 +23,7 @@ from django.utils import timezone
 from queueops import client, enqueue, enqueue_many, get_job, keys, outbox
 from queueops.connection import Connection
 from queueops.errors import StoreUnavailable
-from queueops.mirror import copy_events, run_once
+from queueops.mirror import compare_all, copy_events, run_once
 from queueops.models import Job, JobTag
 from queueops.states import JobState
 from queueops.store import Store
@@ -244,9 +244,26 @@ def test_a_job_that_meets_a_holder_of_its_unique_key_says_so(redis: Redis, live:
 
     found = get_job(duplicate.id)
     assert found is not None
-    assert (found.state, found.reason) == ("discarded", f"duplicate of {holder.id}")
+    assert (found.state, found.reason) == ("gone", f"duplicate of {holder.id}")
     assert get_job(duplicate.id, QUEUE) == found
     assert ids_in(redis, JobState.READY, QUEUE) == [holder.id]
+    run_once(live)
+    assert compare_all(live) == []
+
+
+def test_the_id_of_a_job_that_met_a_holder_of_its_unique_key_can_be_used_once_the_key_is_free(
+    redis: Redis, live: Store
+) -> None:
+    enqueue("shop.charge", job_id="holder", unique_key="order-7")
+    with transaction.atomic():
+        enqueue("shop.charge", job_id="late", unique_key="order-7")
+    child = Child(live, "host:1:aa/1", queue=QUEUE).register()
+    child.ack(*child.take())
+
+    with transaction.atomic():
+        enqueue("shop.charge", job_id="late", unique_key="order-7")
+
+    assert state(redis, "late", QUEUE) == "ready"
 
 
 def test_get_job_knows_an_accepted_job(redis: Redis, live: Store, monkeypatch: pytest.MonkeyPatch) -> None:
