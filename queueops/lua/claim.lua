@@ -33,16 +33,23 @@ RETURNS
 -- @include promote
 -- @include rescue
 -- @include expire
--- @include holds
--- @include hold
--- @include lift
 -- @include claim
 
 local PROMOTE, RESCUE, HOLD = 200, 100, 200 -- a script's length is everybody else's latency
 limit, starts = assert(tonumber(limit)), assert(tonumber(starts))
 if not open() then return { 'fresh' } end
-local wrong = any_wrong_type() or read_holds()
+local wrong = any_wrong_type()
 if wrong then return wrong end
+-- A queue without holds does not pay for them, not even for making these functions at each call.
+local holding
+if CONF.holds or CONF.held then
+-- @include holds
+-- @include hold
+-- @include lift
+  wrong = read_holds()
+  if wrong then return wrong end
+  holding = { in_force = HOLDS[1], on = hold_on, hold = hold, lift_over = lift_over }
+end
 local lease_end = redis.call('ZSCORE', children, child)
 if not lease_end or tonumber(lease_end) <= NOW then return { 'unregistered', CONF.version, -1, '0', NOW_US } end
 
@@ -81,10 +88,10 @@ local function rescue_lost()
 end
 
 local function deliver_to_child(id, key, v)
-  local by = HOLDS[1] and hold_on(key, spec_of(key, tonumber(v[10] or nil), v[11]))
+  local by = holding and holding.in_force and holding.on(key, spec_of(key, tonumber(v[10] or nil), v[11]))
   if by then
     kept_back = kept_back + 1
-    return hold(load(id), by)
+    return holding.hold(load(id), by)
   end
   claim(id, key, v, child, got < starts, reply)
   got = got + 1
@@ -158,7 +165,7 @@ if last[1] == request and last[2] ~= '' and limit > 0 then
 end
 if limit > 0 and tonumber(last[1] or '0') > tonumber(request) then return reply end
 
-local lifted = CONF.held and lift_over(HOLD) or 0
+local lifted = CONF.held and holding.lift_over(HOLD) or 0
 local promoted = promote(PROMOTE)
 local looked_at = rescue_lost()
 if CONF.paused and CONF.paused_until and CONF.paused_until <= NOW then
@@ -192,28 +199,24 @@ else
   end
 end
 
--- fill: read a lane. Entries that only needed repair don't use the room up, nor do jobs that are held: one more
--- look finds what is behind the first, and so many looks what is behind the others.
-local function fill(lane, looks)
-  if HOLDS[1] then looks = HOLD end
-  for look = 1, looks do
-    local asked = math.min(room - got, HOLD - kept_back)
-    if room - got <= 0 then return end
-    if asked <= 0 then break end
-    if read(lane, asked) < asked then return end
-    unread = unread or (look == looks and looks > 1)
+if room > 0 then
+  local order = { LANE.FIRST, LANE.HIGH, LANE.NORMAL, LANE.LOW }
+  if probation then
+    order = { LANE.SUSPECT }
+  elseif tonumber(request) % 16 == 0 then
+    order = { LANE.FIRST, LANE.LOW, LANE.HIGH, LANE.NORMAL }
+  end
+  -- Entries that only needed repair don't use the room up, nor do jobs that are held: one more look finds what is
+  -- behind the first, and many looks what is behind the others.
+  local looks = holding and holding.in_force and HOLD or probation and 1 or 2
+  for _, lane in ipairs(order) do
+    for look = 1, looks do
+      local asked = math.min(room - got, HOLD - kept_back)
+      if asked <= 0 or read(lane, asked) < asked then break end
+      unread = unread or look == looks
+    end
   end
   unread = unread or kept_back >= HOLD
-end
-
-if room > 0 then
-  if probation then
-    fill(LANE.SUSPECT, 1)
-  else
-    local order = { LANE.FIRST, LANE.HIGH, LANE.NORMAL, LANE.LOW }
-    if tonumber(request) % 16 == 0 then order = { LANE.FIRST, LANE.LOW, LANE.HIGH, LANE.NORMAL } end
-    for _, lane in ipairs(order) do fill(lane, 2) end
-  end
   if got < room then blocked_us = nil end -- no limit stopped this claim: the lanes are empty
   if tokens then
     redis.call('HSET', rate, 'tokens', string.format('%.6f', tokens - got), 'at', NOW)
