@@ -3,6 +3,7 @@ pace: the turn of a job whose task has a rate limit. Not a queue's: its one key,
 
 `next` is the first free turn, `turn:<id>` one that is kept for a job, both in µs of Unix time. A turn
 that was given away is not taken twice: each job that waits knows its own, and none is asked again before.
+A lost answer costs a turn: the job is later by one, never too early, and no job's state is touched here.
 
 FLAGS allow-oom single-key
 ARGV
