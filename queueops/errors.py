@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
+
+#: A longer delay ends past the year 9999.
+_LONGEST_S = 250e9
 
 
 class QueueOpsError(Exception):
@@ -106,11 +110,23 @@ class Dead(Outcome):
         self.reason = reason
 
 
+def _seconds(delay: float | timedelta) -> float:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not math.isfinite(seconds):
+        raise ValueError(f"delay must be finite, got {seconds}")
+    if seconds > _LONGEST_S:
+        raise ValueError("delay ends past the year 9999")
+    return seconds
+
+
 class RetryLater(Outcome):
-    """Fail this attempt and try again after at least `delay` (seconds or a timedelta)."""
+    """Fail this attempt and try again after at least `delay` (seconds or a timedelta).
+
+    Raises ValueError when that is no finite number or ends past the year 9999.
+    """
 
     def __init__(self, delay: float | timedelta, reason: str = "") -> None:
-        self.delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        self.delay_s = _seconds(delay)
         self.reason = reason
         super().__init__(reason or f"retry after {self.delay_s:g} s")
 
@@ -124,9 +140,12 @@ class WebhookFailed(RetryLater):
 
 
 class Snooze(Outcome):
-    """Run the job again after `delay` (seconds or a timedelta) without burning an attempt."""
+    """Run the job again after `delay` (seconds or a timedelta) without burning an attempt.
+
+    Raises ValueError when that is no finite number or ends past the year 9999.
+    """
 
     def __init__(self, delay: float | timedelta, reason: str = "") -> None:
-        self.delay_s = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        self.delay_s = _seconds(delay)
         self.reason = reason
         super().__init__(reason or f"snooze for {self.delay_s:g} s")

@@ -50,6 +50,23 @@ def test_job_that_raises_is_delayed_by_its_policy(fleet: Fleet) -> None:
     assert worker.log_lines("f of work (test.fail) failed, attempt 1")
 
 
+@pytest.mark.parametrize("word", ["snooze", "retry"])
+@pytest.mark.parametrize(
+    ("delay", "message"),
+    [("nan", "delay must be finite, got nan"), (1e30, "delay ends past the year 9999")],
+)
+def test_a_delay_that_is_none_fails_the_attempt_and_says_why(
+    fleet: Fleet, word: str, delay: object, message: str
+) -> None:
+    enqueue("test.say", [word, delay], job_id="s", queue=QUEUE)
+    fleet.start("--burst").wait()
+
+    job = fleet.job("s")
+    assert (job.state, job.attempts) == (JobState.DELAYED, 1)
+    assert job.error is not None
+    assert (job.error["error"], job.error["message"]) == ("ValueError", message)
+
+
 @pytest.mark.parametrize(
     ("word", "state", "attempts"),
     [("discard", JobState.DISCARDED, 0), ("dead", JobState.DEAD, 1)],
