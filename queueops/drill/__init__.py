@@ -6,7 +6,6 @@ is the service's own books (`ledger`), held against what was enqueued.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -17,8 +16,9 @@ from typing import Any
 
 from queueops import doctor
 from queueops.connection import Connection
+from queueops.drill.charging import NAME
+from queueops.drill.crew import LEASE_S, Crew
 from queueops.drill.ledger import Books, Ledger
-from queueops.drill.trees import Tree
 from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.job import NewJob, new_job_id
@@ -29,24 +29,10 @@ from queueops.states import JobState
 from queueops.store import Store, default_settings
 
 QUEUE = "drill"
-HANDLER = "queueops.drill.charge"
-#: A lost tree's jobs come back after one lease; a drill should not take long.
-LEASE_S = 3.0
-PROCESSES, CONCURRENCY = 2, 4
 _POLICY = RetryPolicy(name="drill", max_retries=4, delays_s=(0.5,))
 _START_S, _SETTLE_S, _STOP_S = 60.0, 60.0, 30.0
 
 Say = Callable[[str], None]
-
-_SETTINGS = '''"""Settings of one drill's workers."""
-
-SECRET_KEY = "only for this drill"
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "queueops"]
-DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {database!r}}}}}
-USE_TZ = True
-DRILL_LEDGER = {ledger!r}
-QUEUEOPS = {{"REDIS_URL": {redis!r}, "HANDLERS": ["queueops.drill.tasks"], "LEASE_S": {lease_s}}}
-'''
 
 
 class DrillFailed(QueueOpsError):
@@ -69,6 +55,7 @@ class Report:
     kill: str
     workers: int
     jobs: int
+    executor: str = "threads"
     seconds: float = 0.0
     killed: str = ""
     held: int = 0  # jobs that the killed worker held, or that were running when Redis was killed
@@ -88,18 +75,20 @@ class Report:
 class Drill:
     """Holds one drill in `folder`, which must be empty. `say` is told of each step."""
 
-    def __init__(self, folder: Path, *, workers: int, jobs: int, kill: str, say: Say) -> None:
+    def __init__(
+        self, folder: Path, *, workers: int, jobs: int, kill: str, say: Say, executor: str = "threads"
+    ) -> None:
         self.folder = folder
         self.kill = kill
         self.say = say
-        self.report = Report(kill, workers, jobs)
+        self.report = Report(kill, workers, jobs, executor)
+        self.crew = Crew(folder, queue=QUEUE, workers=workers, executor=executor)
         self.ledger = Ledger(folder / "ledger.sqlite3")
-        socket = folder / "redis.sock"
+        self._socket = folder / "redis.sock"
         # A Unix socket: no port that anything else could want while the server is down.
         self.server = LocalServer(
-            folder / "redis", port=None, unix_socket=socket, options={"appendfsync": "always"}
+            folder / "redis", port=None, unix_socket=self._socket, options={"appendfsync": "always"}
         )
-        self.trees: list[Tree] = []
         self.amounts: dict[str, int] = {}
         self._random = random.Random(20)
 
@@ -122,7 +111,7 @@ class Drill:
             self._stop_workers()
             self._judge()
         finally:
-            for tree in self.trees:
+            for tree in self.crew.trees:
                 if tree.is_up:
                     tree.kill()
             self.server.stop()
@@ -139,7 +128,7 @@ class Drill:
             amount = self._random.randint(1, 10_000)
             before_s, after_s = (round(self._random.uniform(0.05, 0.25), 3) for _ in range(2))
             fails = {3: "before", 7: "after"}.get(i % 10, "")
-            spec = encode_spec(HANDLER, [amount, before_s, after_s, fails], policy=_POLICY)
+            spec = encode_spec(NAME, [amount, before_s, after_s, fails], policy=_POLICY)
             run_at = self.inspector.now_ms() + self._random.randint(200, 3_000) if i % 5 == 0 else None
             jobs.append(NewJob(new_job_id(), spec, run_at_ms=run_at))
             self.amounts[jobs[-1].id] = amount
@@ -163,37 +152,16 @@ class Drill:
             time.sleep(0.01)
 
     def _start_workers(self) -> None:
-        settings = _SETTINGS.format(
-            database=str(self.folder / "db.sqlite3"),
-            ledger=str(self.ledger.path),
-            redis=self.server.url,
-            lease_s=LEASE_S,
-        )
-        (self.folder / "drill_settings.py").write_text(settings)
-        root = Path(__file__).resolve().parents[2]
-        env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("QUEUEOPS_")},
-            "DJANGO_SETTINGS_MODULE": "drill_settings",
-            "PYTHONPATH": os.pathsep.join([str(self.folder), str(root), os.environ.get("PYTHONPATH", "")]),
-        }
-        command = [
-            *("runworkers", "--queue", QUEUE, "--no-housekeeping"),
-            *("--processes", str(PROCESSES), "--concurrency", str(CONCURRENCY)),
-        ]
-        for i in range(self.report.workers):
-            self.trees.append(Tree(command, env=env, log=self.folder / f"worker-{i + 1}.log"))
-        self.say(f"{self.report.workers} workers started, {self.report.jobs:,} jobs to do")
+        self.crew.start(self._socket, self.server.url, self.ledger.path)
+        self.say(f"{self.crew} started, {self.report.jobs:,} jobs to do")
 
     def _wait_for_work(self, half: int) -> None:
-        """Until every worker has registered and the one to be killed is in the middle of its jobs."""
+        """Until every worker has joined and the one to be killed is in the middle of its jobs."""
         deadline = time.monotonic() + _START_S
         enough = max(1, half // 4)
-        while True:
-            for i, tree in enumerate(self.trees, 1):
-                if not tree.is_up:
-                    raise DrillFailed(f"worker {i} did not start: see {self.folder}/worker-{i}.log")
-            if self.inspector.summary(QUEUE).workers >= self.report.workers:
-                break
+        while not self.crew.is_ready(self.connection):
+            if (tree := self.crew.fallen()) is not None:
+                raise DrillFailed(f"{tree.name} did not start: see {self.folder}/{tree.name}.log")
             if time.monotonic() > deadline:
                 raise DrillFailed(f"the workers did not come up within {_START_S:g} s: see {self.folder}")
             time.sleep(0.02)
@@ -222,7 +190,7 @@ class Drill:
             return
         # More to do, so that no worker is idle when it is struck.
         self._enqueue(rest)
-        tree = self.trees[0]
+        tree = self.crew.trees[0]
         deadline = time.monotonic() + _START_S
         while not (held := self._running_by(tree.pid)):
             if time.monotonic() > deadline:
@@ -230,8 +198,8 @@ class Drill:
             time.sleep(0.01)
         number = tree.kill()
         self.report.held = len(held)
-        self.report.killed = f"worker 1 ({number} processes)"
-        self.say(f"worker 1 killed with SIGKILL, {number} processes, while it held {len(held)} jobs")
+        self.report.killed = f"{tree.name} ({number} processes)"
+        self.say(f"{tree.name} killed with SIGKILL, {number} processes, while it held {len(held)} jobs")
 
     def _running_by(self, pid: int | None) -> list[str]:
         """Ids of the jobs that a worker holds and has started."""
@@ -254,7 +222,7 @@ class Drill:
         self.say("it took too long: what is left is told below")
 
     def _stop_workers(self) -> None:
-        self.exits = [tree.stop(_STOP_S) for tree in self.trees if tree.is_up]
+        self.exits = [tree.stop(_STOP_S) for tree in reversed(self.crew.trees) if tree.is_up]
 
     def _judge(self) -> None:
         books = self.ledger.books()

@@ -15,12 +15,13 @@ from queueops.local_redis import tied_to_parent
 
 
 class Tree:
-    """One `runworkers` with all its children."""
+    """One worker with all its children. `command` names a Python module and its arguments."""
 
-    def __init__(self, command: list[str], *, env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, name: str, command: list[str], *, env: Mapping[str, str], log: Path) -> None:
+        self.name = name
         with open(log, "ab") as out:
             self.process = subprocess.Popen(
-                tied_to_parent([sys.executable, "-m", "django", *command]),
+                tied_to_parent([sys.executable, "-m", *command]),
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -18,16 +18,22 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from queueops import drill
-from queueops.drill import Drill, DrillFailed
+from queueops.drill import Drill, DrillFailed, crew
 from queueops.drill.ledger import Ledger
 from queueops.drill.trees import Tree
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("kill", "workers"), [("worker", 3), ("redis", 2)])
-def test_the_drill_proves_that_nothing_is_lost_and_nothing_doubled(kill: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("kill", "workers", "executor"),
+    [("worker", 3, "threads"), ("redis", 2, "threads"), ("worker", 2, "celery"), ("redis", 2, "celery")],
+)
+def test_the_drill_proves_that_nothing_is_lost_and_nothing_doubled(
+    kill: str, workers: int, executor: str
+) -> None:
     out = StringIO()
-    call_command("drill", "--workers", str(workers), "--jobs", "60", "--kill", kill, "--json", stdout=out)
+    words = ["--workers", str(workers), "--jobs", "60", "--kill", kill, "--executor", executor, "--json"]
+    call_command("drill", *words, stdout=out)
 
     report: dict[str, Any] = json.loads(out.getvalue())
 
@@ -106,9 +112,9 @@ def test_the_ledger_charges_once_whoever_asks_at_the_same_time(ledger: Ledger) -
 def test_workers_that_do_not_start_end_the_drill_with_their_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drill, "_SETTINGS", "raise RuntimeError('no settings: {redis}')\n")
+    monkeypatch.setattr(crew, "_SETTINGS", "raise RuntimeError('no settings: {redis}')\n")
     held = Drill(tmp_path, workers=2, jobs=10, kill="worker", say=lambda text: None)
-    with pytest.raises(DrillFailed, match=r"worker \d did not start: see .*worker-\d.log"):
+    with pytest.raises(DrillFailed, match=r"worker-\d did not start: see .*worker-\d.log"):
         held.run()
     assert "no settings" in (tmp_path / "worker-1.log").read_text()
 

@@ -22,16 +22,23 @@ class Command(EngineCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--workers", type=int, default=3, metavar="N", help="default 3")
+        parser.add_argument("--workers", type=int, metavar="N", help="default 3; 2 Celery workers")
         parser.add_argument("--jobs", type=int, default=300, metavar="N", help="default 300")
         parser.add_argument("--kill", choices=["worker", "redis"], default="worker", help="default: worker")
+        parser.add_argument(
+            "--executor", choices=["threads", "celery"], default="threads",
+            help="celery: Celery workers of 4 processes, and a runworkers that hands jobs to them; a Celery "
+            "worker is killed. Default: threads",
+        )  # fmt: skip
         parser.add_argument("--keep", action="store_true", help="keep its folder: logs, ledger, Redis data")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def answer(self, **given: Any) -> None:
         least = 2 if given["kill"] == "worker" else 1
-        if not least <= given["workers"] <= 32:
-            raise Refused(f"--workers must be {least} to 32, got {given['workers']}")
+        usual = 2 if given["executor"] == "celery" else 3
+        workers = usual if given["workers"] is None else given["workers"]
+        if not least <= workers <= 32:
+            raise Refused(f"--workers must be {least} to 32, got {workers}")
         if not 10 <= given["jobs"] <= 100_000:
             raise Refused(f"--jobs must be 10 to 100,000, got {given['jobs']}")
         folder = Path(tempfile.mkdtemp(prefix="queueops-drill-"))
@@ -39,9 +46,10 @@ class Command(EngineCommand):
         try:
             drill = Drill(
                 folder,
-                workers=given["workers"],
+                workers=workers,
                 jobs=given["jobs"],
                 kill=given["kill"],
+                executor=given["executor"],
                 say=lambda text: None if given["json"] else self.say(text),
             )
             report = drill.run()
@@ -67,8 +75,9 @@ class Command(EngineCommand):
         self.say()
         self.say_table(["", "what must hold", "found"], rows, left=3)
         self.say()
+        kind = "Celery workers" if report.executor == "celery" else "workers"
         self.say(
-            f"{report.jobs:,} jobs, {report.workers} workers, {report.seconds:g} s; killed {report.killed} "
+            f"{report.jobs:,} jobs, {report.workers} {kind}, {report.seconds:g} s; killed {report.killed} "
             f"with {report.held:,} jobs running; {report.started:,} starts, {report.rescued:,} rescued, "
             f"{report.retried:,} failed attempts"
         )
