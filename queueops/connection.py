@@ -209,7 +209,9 @@ class Connection:
             return self.client.execute_command("EVALSHA", sha, *arguments)
         own = self._own
         if getattr(own, "pid", 0) != os.getpid():
-            own.pid, own.socket = os.getpid(), self.client.connection_pool.make_connection()
+            # Not the pool's `make_connection`: it counts what it made and ends at 100, threads come and go.
+            pool = self.client.connection_pool
+            own.pid, own.socket = os.getpid(), pool.connection_class(**pool.connection_kwargs)
         try:
             own.socket.send_packed_command(own.socket.pack_command("EVALSHA", sha, *arguments))
             return own.socket.read_response()

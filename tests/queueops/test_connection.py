@@ -162,6 +162,27 @@ def test_threads_share_a_connection_and_no_answer_gets_to_another(redis: Redis, 
     assert wrong == []
 
 
+def test_threads_that_come_and_go_leave_no_socket_and_use_nothing_up(redis: Redis, store: Store) -> None:
+    """A web server has a thread a request: redis-py's pool counts what it made, and ends at 100."""
+    refused: list[Exception] = []
+    others = len(redis.client_list())
+
+    def ask() -> None:
+        try:
+            store.enqueue(QUEUE, [])
+            store.connection.run(script("lease"), "k", holder="a", ttl_ms=60_000)
+        except StoreUnavailable as error:
+            refused.append(error)
+
+    for _ in range(250):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+
+    assert refused == []
+    assert len(redis.client_list()) < others + 20
+
+
 def test_a_blocking_client_outlasts_its_block_and_sends_nothing_twice(redis: Redis) -> None:
     client: Redis = connection().blocking_client(1.2)
     key = keys.queue_key(QUEUE, "wake")
