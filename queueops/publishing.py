@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -24,9 +24,10 @@ from redis.exceptions import RedisError
 
 from queueops import keys
 from queueops.conf import config
+from queueops.holds import to_setting
 from queueops.inspector.reads import Reads
 from queueops.job import from_ms, to_ms
-from queueops.models import OperatorAction, Queue, RetryPolicy, RetryPolicyVersion
+from queueops.models import OperatorAction, Queue, QueueHold, RetryPolicy, RetryPolicyVersion
 from queueops.store import Store, default_settings
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def publish(store: Store, queue: str) -> None:
         store.publish(queue, 0, held)
         return
     if row is None:
-        store.publish(queue, 0, {**default_settings(store), "paused": "", "paused_reason": ""})
+        store.publish(queue, 0, {**default_settings(store), "paused": "", "paused_reason": "", "holds": ""})
         return
     if not store.connection.client.exists(keys.POLICIES):
         publish_policies(store)
@@ -88,6 +89,7 @@ def settings_of(row: Queue, store: Store) -> dict[str, object]:
         "concurrency": given(row.concurrency),
         "rate": given(row.rate_per_s),
         "rate_burst": given(row.rate_burst),
+        "holds": to_setting(held.hold() for held in QueueHold.objects.using(_alias()).filter(queue=row.name)),
         "policy": row.default_policy.name if row.default_policy else "",
         "epoch": store.epoch(),
     }
@@ -160,6 +162,20 @@ def change_queue(
         )  # fmt: skip
         _after_commit(alias, lambda: _publish_row(queue, store))
     return row
+
+
+@contextmanager
+def changing(queue: str, store: Store | None = None) -> Iterator[str]:
+    """Change, in one transaction, what belongs to a queue's settings but is no field of its row; yield the
+    database's alias. The settings get a new version, published after the commit; raises as `pause` does.
+    """
+    alias = _alias()
+    with transaction.atomic(using=alias):
+        row = _locked(queue, alias)
+        yield alias
+        row.version += 1
+        row.save(using=alias, update_fields=["version", "updated_at"])
+        _after_commit(alias, lambda: _publish_row(queue, store))
 
 
 def save_policy(

@@ -39,6 +39,7 @@ def plain_job(job: Job, *, reveal: bool = False) -> dict[str, Any]:
         "expires_at": job.expires_at,
         "progress": job.progress,
         "cancelled": job.cancelled,
+        "held": job.held,
         "edition": job.edition,
         "requeues": job.requeues,
         "priority": job.priority,

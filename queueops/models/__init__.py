@@ -1,5 +1,6 @@
 """The record of what happened, and what people edit. Redis, not this, is the truth for what will run."""
 
+from queueops.models.holds import QueueHold
 from queueops.models.jobs import Attempt, Effect, Job, JobEvent, JobTag
 from queueops.models.mirror import MirrorState, PrunePermit, SetAsideEvent, WorkerRecord
 from queueops.models.operations import Operation, OperatorAction
@@ -17,6 +18,7 @@ __all__ = [
     "OperatorAction",
     "PrunePermit",
     "Queue",
+    "QueueHold",
     "RetryPolicy",
     "RetryPolicyVersion",
     "Schedule",

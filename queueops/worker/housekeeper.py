@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from django.db import close_old_connections, connections
 
-from queueops import mirror, operations, outbox, publishing, retention
+from queueops import holding, mirror, operations, outbox, publishing, retention
 from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.schedules.scheduler import Scheduler
@@ -84,6 +84,7 @@ register("mirror", mirror.run_once, 0.2, is_last=True)
 register("workers", mirror.record_workers, 5.0)
 register("outbox", outbox.relay_once, 1.0)
 register("publishing", publishing.run_once, 2.0)
+register("holds", holding.run_once, 2.0)
 register("retention", retention.run_once, 10.0)
 register("operations", lambda store: operations.run_once(conn=store.connection), 0.5)
 

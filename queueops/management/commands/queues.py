@@ -38,6 +38,8 @@ def _row(queue: QueueSummary) -> list[object]:
     notes = ["paused"] if queue.paused else []
     if queue.paused and queue.paused_reason:
         notes.append(queue.paused_reason)
+    if queue.holds:
+        notes.append("; ".join(f"held: {hold} ({hold.jobs:,})" for hold in queue.holds))
     if queue.broken:
         notes.append(queue.broken)
     counts = [queue.delayed, queue.ready, queue.pending, queue.dead, queue.discarded]
