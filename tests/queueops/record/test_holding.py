@@ -103,9 +103,14 @@ def test_a_hold_is_over_by_redis_time_and_its_row_follows(redis: Redis, live: St
 
 def test_a_hold_that_is_rolled_back_is_never_published(redis: Redis, live: Store) -> None:
     publishing.change_queue(QUEUE, {"description": "x"}, actor=PERSON)
-    with pytest.raises(RuntimeError), transaction.atomic():
-        holding.hold(QUEUE, "handler", "shop.charge", actor=PERSON)
-        raise RuntimeError
+
+    def hold_and_fail() -> None:
+        with transaction.atomic():
+            holding.hold(QUEUE, "handler", "shop.charge", actor=PERSON)
+            raise RuntimeError("something else failed")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        hold_and_fail()
 
     assert Inspector().summary(QUEUE).holds == ()
 
