@@ -17,12 +17,13 @@ from queueops.conf import config
 from queueops.handlers import handler_name, handler_queue
 from queueops.inspector import Inspector
 from queueops.job import Job, NewJob, from_ms, new_job_id, to_ms
-from queueops.payload import encode_spec
+from queueops.payload import check_tags, encode_spec
 from queueops.policies import RetryPolicy
 from queueops.states import PRIORITIES, JobState
 from queueops.store import Enqueued, Store
 
-#: Past this a score would still be exact, but a datetime would not exist. Unix ms.
+#: Out of these a score would still be exact, but a datetime would not exist. Unix ms.
+_FIRST_MS = to_ms(datetime.min.replace(tzinfo=UTC))
 _LAST_MS = to_ms(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
 _LANES = {lane.value: lane for lane in PRIORITIES}
 
@@ -191,7 +192,8 @@ def _put(prepared: list[Prepared], on_commit: bool | None) -> list[Job]:
 
 def _answered(item: Prepared, answer: Enqueued) -> Job:
     if answer.there is None:
-        return replace(item.job, state=JobState(answer.state))
+        run_at = item.job.run_at if answer.run_at_ms is None else from_ms(answer.run_at_ms)
+        return replace(item.job, state=JobState(answer.state), run_at=run_at)
     there = Inspector().job(item.queue, answer.there)
     if there is not None:
         return there
@@ -221,12 +223,13 @@ def _prepare(spec: JobSpec, default_queue: str | None) -> Prepared:
     if spec.expires is not None:
         is_instant = isinstance(spec.expires, datetime)
         expires = _instant("expires", spec.expires) if is_instant else _after("expires", spec.expires)
+    tags = check_tags(spec.tags) if spec.tags else {}
     data = encode_spec(
         name,
         spec.args,
         spec.kwargs,
         policy=spec.policy,
-        tags=spec.tags,
+        tags=tags,
         extra=spec.extra,
         max_bytes=conf.max_payload_bytes,
     )
@@ -247,6 +250,9 @@ def _prepare(spec: JobSpec, default_queue: str | None) -> Prepared:
         args=list(spec.args),
         kwargs=dict(spec.kwargs or {}),
         run_at=from_ms(run_at) if isinstance(run_at, int) else None,
+        expires_at=from_ms(expires) if isinstance(expires, int) else None,
+        tags=tags,
+        policy=spec.policy,
         priority=lane.value,
     )
     return Prepared(queue, new, job)
@@ -286,7 +292,7 @@ def _instant(name: str, value: object) -> int:
         raise TypeError(f"{name} must be an aware datetime, got {type(value).__name__}")
     if value.tzinfo is None or value.utcoffset() is None:
         raise ValueError(f"{name} must be an aware datetime, {value.isoformat()} has no time zone")
-    ms = to_ms(value)
+    ms = max(to_ms(value), _FIRST_MS)  # a zone's offset can lead out of the first year
     if ms > _LAST_MS:
         raise ValueError(f"{name} is past the year 9999")
     return ms

@@ -30,12 +30,13 @@ class Enqueued:
     """What became of one enqueued job: the state of what is there now.
 
     `there` is None for a job that was added; else the id of the job that was there before: the
-    same id, or the holder of its unique key.
+    same id, or the holder of its unique key. `run_at_ms` is of one that was added and is delayed, Unix ms.
     """
 
     id: str
     state: str
     there: str | None = None
+    run_at_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -173,21 +174,22 @@ class Store:
         Raises StoreFull or StoreUnavailable; then any of them may have been added, and the same
         call may be made again.
         """
-        answers: list[bytes] = []
+        answers: list[Any] = []
         for start in range(0, len(jobs), ENQUEUE_ROUND_TRIP):
             answers += self._enqueue_trip(queue, jobs[start : start + ENQUEUE_ROUND_TRIP], actor)
+        words = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
         return [
-            Enqueued(job.id, answers[2 * i].decode(), answers[2 * i + 1].decode() or None)
-            for i, job in enumerate(jobs)
+            Enqueued(job.id, state.decode(), there.decode() or None, run_at_ms or None)
+            for job, (state, there, run_at_ms) in zip(jobs, words, strict=True)
         ]
 
-    def _enqueue_trip(self, queue: str, jobs: Sequence[NewJob], actor: str) -> list[bytes]:
+    def _enqueue_trip(self, queue: str, jobs: Sequence[NewJob], actor: str) -> list[Any]:
         if len(jobs) <= ENQUEUE_BATCH:
-            found: list[bytes] = self._run("enqueue", queue, _new_jobs(jobs), actor=actor)
+            found: list[Any] = self._run("enqueue", queue, _new_jobs(jobs), actor=actor)
             return found
         batches = [jobs[i : i + ENQUEUE_BATCH] for i in range(0, len(jobs), ENQUEUE_BATCH)]
         calls = [self._call("enqueue", queue, _new_jobs(batch), actor=actor) for batch in batches]
-        answers: list[bytes] = []
+        answers: list[Any] = []
         failure: Exception | None = None
         for batch, answer in zip(batches, self.connection.run_many(calls), strict=True):
             if answer == b"fresh":

@@ -7,8 +7,9 @@ ARGV
   jobs...  list    a job: id, run_at (Unix ms, '+N' for N ms from now, or ''), lane, unique digest or '',
                    unique_for (ms or ''), expires (as run_at), number of spec parts, the parts
 RETURNS
-  'fresh' when the queue is not published here; else two words a job: its state and '', or the
-  state and id of the job that is there already (the same id, or the holder of its unique key)
+  'fresh' when the queue is not published here; else three words a job: its state, '' and its run-at (Unix ms;
+  0 for ready), or the state and id of the job that is there already (the same id, or the holder of its
+  unique key) and 0
 ]]
 -- @include clock
 -- @include settings
@@ -28,6 +29,7 @@ while ARGV[at] do
   end
   answers[#answers + 1] = state
   answers[#answers + 1] = there
+  answers[#answers + 1] = run_at or 0
   at = at + 7 + ARGV[at + 6]
 end
 if soonest == false then wake_for() elseif soonest then wake_for(soonest) end
