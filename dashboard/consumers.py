@@ -32,23 +32,38 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     scope: Any
     topics: frozenset[str] = frozenset()
+    channel_name = ""  # until the layer gives one
     _checked_at = 0.0  # loop time, seconds
     _accepted = False
+    _joined = False
     _watching = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Run the consumer. Without Redis there is no channel to listen on: answer 503, and htmx retries."""
+        is_gone = False
+
+        async def sent(message: Any) -> None:
+            nonlocal is_gone
+            try:
+                await send(message)
+            except OSError:  # what a server raises when its client has left
+                is_gone = True
+                raise
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, sent)
         except (RedisError, OSError) as error:
+            if is_gone:
+                return
             log.warning("a viewer can't be served: %s", error)
-            if self._watching:
-                await self.disconnect(TRY_LATER)
             if not self._accepted and "websocket.http.response" in scope.get("extensions", {}):
                 await send({"type": "websocket.http.response.start", "status": 503, "headers": []})
                 await send({"type": "websocket.http.response.body", "body": b""})
             else:
                 await send({"type": "websocket.close", "code": TRY_LATER})
+        finally:
+            await self._leave()
+            await self._drop_channel()
 
     async def connect(self) -> None:
         wanted = parse_qs(self.scope["query_string"].decode("latin-1")).get("topic", [])
@@ -56,6 +71,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if not self.topics or not await self._is_allowed():
             await self.close()  # before accept: the handshake gets 403
             return
+        self._joined = True
         for group in self._groups():
             await self.channel_layer.group_add(group, self.channel_name)
         await self.accept()
@@ -64,14 +80,31 @@ class LiveConsumer(AsyncWebsocketConsumer):
         live.sampler().join()
 
     async def disconnect(self, code: int) -> None:
-        if not self._watching:
-            return
-        self._watching = False
-        live.sampler().leave()
-        for group in self._groups():
-            # The layer drops it here first, and Redis forgets the subscriptions of a lost connection.
-            with contextlib.suppress(RedisError, OSError):
-                await self.channel_layer.group_discard(group, self.channel_name)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Give up all that was taken for this viewer, however it ended and whatever of it there was."""
+        if self._watching:
+            self._watching = False
+            live.sampler().leave()
+        # The layer drops it here first, and Redis forgets the subscriptions of a lost connection.
+        with contextlib.suppress(RedisError, OSError):
+            if self._joined:
+                self._joined = False
+                for group in self._groups():
+                    await self.channel_layer.group_discard(group, self.channel_name)
+
+    async def _drop_channel(self) -> None:
+        """Unsubscribe from this consumer's own channel. The layer does so when its reader is cancelled,
+        but Channels cancels none after a handler has raised, and there is no call for it.
+        """
+        layer: Any = self.channel_layer
+        if self.channel_name in layer.channels:
+            reader = asyncio.ensure_future(layer.receive(self.channel_name))
+            await asyncio.sleep(0)  # let it start: a task that has not is cancelled without a trace
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError, RedisError, OSError):
+                await reader
 
     async def live_fragment(self, message: dict[str, Any]) -> None:
         """Forward one message of a topic."""

@@ -13,8 +13,8 @@ from django.contrib.auth.models import User
 from playwright.sync_api import BrowserContext, Page, Request, expect
 from redis import Redis
 
-from dashboard.demo.redis_server import LocalServer
 from queueops import models
+from queueops.local_redis import LocalServer
 from queueops.store import Store
 from tests.browser.conftest import enter
 from tests.browser.sample import Sample
@@ -267,7 +267,6 @@ def test_phone_never_scrolls_sideways(admin: Page, redis: Redis, store: Store) -
     assert wide == {}
 
 
-@pytest.mark.fault
 def test_everything_can_be_done_without_javascript(
     page: Page, context: BrowserContext, site: Site, member: Callable[..., User], store: Store, redis: Redis
 ) -> None:
@@ -307,7 +306,6 @@ def test_everything_can_be_done_without_javascript(
         expect(tab.locator("#search-results")).to_contain_text("discarded")
 
 
-@pytest.mark.fault
 def test_hostile_content_runs_nowhere_even_when_swapped_in(admin: Page, store: Store) -> None:
     probe = "</textarea><script>window.__xss=1</script><img src=x onerror=window.__xss=1>"
     data = spec("mail.send", probe, note=probe)
@@ -358,7 +356,6 @@ def test_first_view_is_light(admin: Page, site: Site, store: Store) -> None:
         tab.close()
 
 
-@pytest.mark.fault
 def test_pages_recover_after_a_restart_of_redis(
     admin: Page, store: Store, redis_server: LocalServer, complaints: list[str]
 ) -> None:

@@ -19,7 +19,7 @@ from dashboard.routing import is_allowed_origin
 from queueops import keys
 from queueops.local_redis import LocalServer
 from queueops.store import Store
-from tests.dashboard.conftest import Site
+from tests.dashboard.conftest import Site, wait_for
 from tests.factories import seed_ready
 
 Member = Callable[..., User]
@@ -248,6 +248,33 @@ async def test_nobody_watching_costs_nothing(site: Site, member: Member, redis: 
     await asyncio.sleep(3)
 
     assert int(redis.info("stats")["total_commands_processed"]) - before <= 2
+
+
+async def test_viewers_who_leave_in_any_way_leave_nothing_behind(
+    site: Site, member: Member, redis: Redis
+) -> None:
+    cookie = await cookie_of(await sync_to_async(member)("Viewer"))
+    said_before = len(site.log_path.read_text())
+
+    async def come_and_go(after_s: float, *, is_polite: bool) -> None:
+        socket = await opened(site, cookie, topics="topic=overview&topic=hints")
+        await asyncio.sleep(after_s)
+        if is_polite:
+            await socket.close()
+        else:
+            socket.transport.abort()
+
+    def listened_to() -> bool:
+        return bool(redis.pubsub_channels("queueops-live*"))
+
+    async with opened(site, cookie) as staying:
+        await next_message(staying)
+        for _ in range(3):  # some at the very moment at which something is sent to them
+            await asyncio.gather(*[come_and_go(i / 20, is_polite=i % 3 == 0) for i in range(30)])
+        await next_message(staying)
+
+    await asyncio.to_thread(wait_for, lambda: not listened_to())
+    assert "can't be served" not in site.log_path.read_text()[said_before:]
 
 
 @pytest.mark.slow

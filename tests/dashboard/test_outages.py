@@ -16,7 +16,7 @@ from django.test import Client
 from redis import Redis
 
 from dashboard import queries
-from dashboard.demo.redis_server import LocalServer
+from queueops.local_redis import LocalServer
 from queueops.store import Store
 from tests import settings as run
 from tests.dashboard.conftest import Site

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from dashboard.demo.redis_server import LocalServer
 from queueops import JobState, enqueue, enqueue_many
+from queueops.local_redis import LocalServer
 from tests.proxy import Proxy
 from tests.queueops.worker.conftest import QUEUE, Fleet, Worker, eventually
 
