@@ -1,4 +1,8 @@
-"""What `manage.py check` says of schedules. E03x are theirs."""
+"""What `manage.py check` says of schedules. E03x are theirs.
+
+A worker starts in spite of a definition that is wrong, or that its host can't read: the scheduler flags
+that one and runs the others.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,24 @@ from queueops.errors import ConfigError
 from queueops.schedules import code
 
 
+@register("queueops")
+def check_use_tz(app_configs: Sequence[Any] | None, **_: object) -> list[CheckMessage]:
+    """E030: USE_TZ is off."""
+    if settings.USE_TZ:
+        return []
+    return [
+        Error(
+            "USE_TZ is off: the database would keep slots of schedules in the site's own clock time",
+            hint="Set USE_TZ = True. Each schedule has a zone of its own; TIME_ZONE changes none.",
+            id="queueops.E030",
+        )
+    ]
+
+
 @register()
 def check_definitions(app_configs: Sequence[Any] | None, **_: object) -> list[CheckMessage]:
-    """E030: USE_TZ is off. E031: a definition in the settings is wrong."""
+    """E031: a definition in the settings is wrong."""
     found: list[CheckMessage] = []
-    if not settings.USE_TZ:
-        found.append(
-            Error(
-                "USE_TZ is off: the database would keep slots of schedules in the site's own clock time",
-                hint="Set USE_TZ = True. Each schedule has a zone of its own; TIME_ZONE changes none.",
-                id="queueops.E030",
-            )
-        )
     try:
         defined = code.from_code()
     except ConfigError:

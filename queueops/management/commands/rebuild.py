@@ -17,6 +17,8 @@ class Command(BaseCommand):
         " their state. Refused while neither the epoch shows a loss nor the mirror has caught up."
     )
 
+    requires_system_checks = ("queueops",)
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--dry-run", action="store_true", help="only print what would come back")
 

@@ -23,6 +23,8 @@ _LONGEST_PAUSE_S = 10.0
 
 class Command(BaseCommand):
     help = "Copy engine events into the record until told to stop. Any number may run; one is enough."
+    #: Not what the site says of schedules: one that is wrong stops no other work.
+    requires_system_checks = ("queueops",)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--burst", action="store_true", help="end when every queue is copied")

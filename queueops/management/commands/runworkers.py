@@ -49,6 +49,8 @@ def _say_what_it_does() -> None:
 
 class Command(BaseCommand):
     help = "Run jobs until SIGTERM or SIGINT; a second one stops at once."
+    #: Not what the site says of schedules: one that is wrong stops no other work.
+    requires_system_checks = ("queueops",)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

@@ -13,6 +13,8 @@ from queueops.worker.health import check_health
 class Command(BaseCommand):
     help = "Exit 1 when the worker on this host, or the one with this id, has not fetched in time."
 
+    requires_system_checks = ()  # a probe answers for the worker only
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "worker", nargs="?", metavar="ID", help="a worker's id; default: those of this host"

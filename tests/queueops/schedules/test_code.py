@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from django.test import override_settings
 
 from queueops.models import Schedule
 from queueops.schedules import by_hand, checks, code, reads
+from tests.factories import Redis
 from tests.queueops.schedules.conftest import MINUTE, QUEUE, World, at, instant
 
 Make = Callable[..., Schedule]
@@ -178,9 +182,39 @@ def test_check_says_what_is_wrong_with_the_settings(
 
     found = {
         error.id: error.msg
-        for error in [*checks.check_definitions(None), *checks.check_keys(None, ["default"])]
+        for error in [
+            *checks.check_use_tz(None),
+            *checks.check_definitions(None),
+            *checks.check_keys(None, ["default"]),
+        ]
     }
 
     assert found.keys() == {"queueops.E030", "queueops.E031", "queueops.E032"}
     assert "bad: rule" in found["queueops.E031"]
     assert "tick" in found["queueops.E032"]
+
+
+@pytest.mark.parametrize(
+    "command", [["runworkers", "--burst", "--processes=1"], ["runmirror", "--burst"], ["rebuild"], ["check"]]
+)
+def test_e46_a_schedule_that_this_host_can_not_read_stops_no_command_but_check(
+    redis: Redis, transactional_db: None, site_env: dict[str, str], tmp_path: Path, command: list[str]
+) -> None:
+    bad = {**TICK, "zone": "Mars/Phobos"}
+    site = "from dashboard.settings import *\nQUEUEOPS = {**QUEUEOPS, 'SCHEDULES': {'bad': %r}}\n"
+    (tmp_path / "site_with_a_bad_schedule.py").write_text(site % bad)
+    environment = {
+        **site_env,
+        "DJANGO_SETTINGS_MODULE": "site_with_a_bad_schedule",
+        "PYTHONPATH": str(tmp_path),
+    }
+
+    ran = subprocess.run(
+        [sys.executable, "manage.py", *command], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+    if command == ["check"]:
+        assert ran.returncode != 0
+        assert "bad: zone: no time zone is named 'Mars/Phobos' here" in ran.stderr
+    else:
+        assert ran.returncode == 0, ran.stderr
