@@ -31,11 +31,12 @@ _NORMALISED_FROM, _MAX_NORMALISED = 1_000, 200
 
 #: Causes that are no exception of the user's code, and what they say to a person. They are words,
 #: never hex: no fingerprint can meet them.
-POISON, TIMEOUT, UNKNOWN_HANDLER = "poison", "timeout", "unknown-handler"
+POISON, TIMEOUT, CANCELLED, UNKNOWN_HANDLER = "poison", "timeout", "cancelled", "unknown-handler"
 CORRUPT, EXPIRED, OTHER = "corrupt", "expired", "other"
 CAUSE_TEXTS = {
     POISON: "its process was lost at every start",
     TIMEOUT: "ran past its hard time limit",
+    CANCELLED: "a person stopped it while it ran",
     UNKNOWN_HANDLER: "no worker knows the handler's name",
     CORRUPT: "the stored job can't be read",
     EXPIRED: "was not started before it expired",

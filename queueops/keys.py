@@ -43,12 +43,14 @@ SUFFIXES: dict[str, str] = {
     "clock": ":clock",  # HASH keeper, alarm (Unix ms), token_at (Unix ms)
     "rate": ":rate",  # HASH tokens, at (Unix ms): the bucket of the rate limit
     "held": ":held",  # ZSET hold -> since when it keeps jobs back, Unix ms
+    "stops": ":stops",  # ZSET job -> when it is stopped hard, Unix ms
     "sweep": ":sweep",  # HASH lane -> last entry id that the sweep looked at
     "stats_total": ":stats:total",  # HASH: the counters of `stats`, never reset
     "job_prefix": ":job:",
     "ready_prefix": ":ready:",
     "dead_prefix": ":dead:",
     "cause_prefix": ":cause:",
+    "asked_prefix": ":asked:",  # HASH of one operation: job -> delivery that it asked to stop; expiring
     "held_prefix": ":held:",  # ZSET of one hold: job -> when it was due, Unix ms
     "child_prefix": ":child:",  # HASH request, batch, running: a child's last claim
     "stats_prefix": ":stats:",
@@ -124,6 +126,11 @@ def cause(queue: str, cause: str) -> str:
 def held_by(queue: str, hold: int | str) -> str:
     """ZSET of the ids that one hold keeps back, by when they were due, Unix ms."""
     return queue_key(queue, "held_prefix") + str(hold)
+
+
+def asked(queue: str, operation: str) -> str:
+    """HASH, expiring: job -> '<delivery>' that an operation asked to stop, or '<delivery> seen'."""
+    return queue_key(queue, "asked_prefix") + operation
 
 
 def child(queue: str, child: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import uniform
 from typing import Any
 
@@ -25,10 +24,11 @@ from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.job import to_ms
 from queueops.models import Operation, OperatorAction
+from queueops.plans import RUNNING, SPREADING, Plan
 from queueops.policies import retry_delay_s
 from queueops.selection import VERBS, Selection, Walker, count, count_quickly, freeze
-from queueops.states import JobState
 from queueops.store import Store
+from queueops.tallies import asked, outcomes, outcomes_of, tally
 from queueops.worker.rules import policy_now
 
 log = logging.getLogger(__name__)
@@ -40,64 +40,9 @@ _PAGES = 20
 #: Of the jobs that it sent, the last so many are watched for failing again; so many may be out
 #: before it is known how they do; so many must have ended for a judgement.
 _WATCHED, _OUT, _JUDGED = 200, 100, 10
-#: Ids kept of each kind of answer but ok.
-_SAMPLES = 10
-#: Verbs that can spread their jobs over time by themselves; the others are slowed down.
-_SPREADING = frozenset({"requeue", "reschedule"})
-#: Verbs whose jobs run again, and may fail again.
-_RUNNING = frozenset({"requeue", "run_now"})
-
+#: A cancel waits to see who obeys: so long when it only asks, and so long after the hard way began. Seconds.
+SEEN_S, STOPPED_S = 5.0, 60.0
 Status = Operation.Status
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How an operation goes about it. Seconds; `rate` in jobs a second; `stop_share` in 0..1.
-
-    `delay_s`: requeued jobs wait so long; rescheduled ones run so long from now. `run_at_ms` (Unix
-    ms): when rescheduled jobs run. `spread_s` spreads them evenly at random over that time after.
-    `policy` (its name, of jobs that wait for a retry): each runs as long after its failure as that
-    policy says, jitter and all; those whose time has passed are spread over `spread_s`, a minute.
-    `canary`: after so many jobs it pauses for a person to look. `stop_share`: it stops by itself
-    when more than this share of its jobs fail again. Raises ValueError.
-    """
-
-    delay_s: float | None = None
-    run_at_ms: int | None = None
-    spread_s: float | None = None
-    policy: str | None = None
-    rate: float | None = None
-    canary: int | None = None
-    stop_share: float | None = None
-
-    def check(self, verb: str) -> None:
-        """Raise ValueError for what `verb` can't do."""
-        for name in ("delay_s", "spread_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 366 * 86_400:
-                raise ValueError(f"{name} must be seconds from 0 to a year, got {value:g}")
-        if self.rate is not None and not 0 < self.rate <= 1e6:
-            raise ValueError(f"rate must be jobs a second over 0, got {self.rate:g}")
-        if self.canary is not None and self.canary < 1:
-            raise ValueError(f"canary must be at least 1, got {self.canary}")
-        if self.stop_share is not None and not 0 < self.stop_share <= 1:
-            raise ValueError(f"stop_share must be over 0 and at most 1, got {self.stop_share:g}")
-        if verb == "reschedule" and self.delay_s is None and self.run_at_ms is None and self.policy is None:
-            raise ValueError("reschedule needs a time: at, or in")
-        if self.policy is not None and (
-            verb != "reschedule" or self.delay_s is not None or self.run_at_ms is not None
-        ):
-            raise ValueError("policy is for reschedule, and instead of a time")
-        if self.run_at_ms is not None and (verb != "reschedule" or self.delay_s is not None):
-            raise ValueError("run_at is for reschedule, and instead of a delay")
-        if self.delay_s is not None and verb not in _SPREADING:
-            raise ValueError(f"{verb} takes no delay")
-        if self.stop_share is not None and verb not in _RUNNING:
-            raise ValueError(f"jobs of {verb} don't run again: there is nothing to stop for")
-
-    def to_json(self) -> dict[str, Any]:
-        """What is given."""
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def start(
@@ -259,14 +204,14 @@ class Runner:
         if plan is not None:
             words = self._act(plan)
             missing = plan.get("missing", [])
-            taken = _tally(results, [*plan["ids"], *missing], [*words, *["missing"] * len(missing)])
+            taken = tally(results, [*plan["ids"], *missing], [*words, *["missing"] * len(missing)])
             done, skipped = done + taken, skipped + len(words) + len(missing) - taken
             self._watch(cursor, plan, words)
         else:
             taken = 0
         ending = self._ending(cursor, results, done)
         if ending is None and not self._plan_next(cursor, done):
-            ending = (Status.FINISHED, "")
+            ending = self._close(cursor, results)
         self._write(cursor, results, done, skipped, ending)
         return taken
 
@@ -383,6 +328,8 @@ class Runner:
 
     def _arguments(self, queue: str, ids: Sequence[str]) -> list[int | str]:
         """What the verb needs for each of these jobs."""
+        if self.row.verb == "cancel":
+            return [self._how_to_stop()] * len(ids)
         if not self.row.arguments.get("policy"):
             return [self._argument() for _ in ids]
         policy = policy_now(self.store.connection, self.row.arguments["policy"])
@@ -410,6 +357,14 @@ class Runner:
             return round(float(at_ms) + spread_ms)
         return ""
 
+    def _how_to_stop(self) -> str:
+        """What lua/lib/cancel.lua needs."""
+        after_s = self.row.arguments.get("stop_after_s")
+        if after_s is None:
+            return ""
+        action = OperatorAction.objects.filter(operation=self.row.pk).first()
+        return f"{round(float(after_s) * 1000)} {(action and action.actor_name) or self.row.actor}"
+
     def _begun_ms(self) -> int:
         older_s = self.row.filter.get("older_than_s") or 0
         return self.row.frozen_ms + round(older_s * 1000)
@@ -421,7 +376,7 @@ class Runner:
         given = self.row.arguments
         rate = given.get("rate")
         spread_s = given.get("spread_s")
-        if spread_s and self.row.verb not in _SPREADING and self.row.total:
+        if spread_s and self.row.verb not in SPREADING and self.row.total:
             by_spread = self.row.total / spread_s
             rate = min(rate, by_spread) if rate else by_spread
         return float(rate) if rate else None
@@ -441,7 +396,7 @@ class Runner:
         canary = self.row.arguments.get("canary")
         cursor["waits"] = False
         if self.row.arguments.get("stop_share"):
-            room = _OUT - _outcomes(self.inspector, cursor)[2]
+            room = _OUT - outcomes_of(self.inspector, cursor)[2]
             cursor["waits"] = room < 1
         if canary and not cursor.get("canary_done"):
             room = min(room, max(1, canary - done))
@@ -460,7 +415,7 @@ class Runner:
 
     def _watch(self, cursor: dict[str, Any], plan: dict[str, Any], words: Sequence[str]) -> None:
         """Remember the last jobs that it sent, to see whether they fail again."""
-        if self.row.verb not in _RUNNING:
+        if self.row.verb not in RUNNING:
             return
         sent = [
             [plan["queue"], job_id] for job_id, word in zip(plan["ids"], words, strict=True) if word == "ok"
@@ -472,7 +427,7 @@ class Runner:
         given = self.row.arguments
         share = given.get("stop_share")
         if share and cursor.get("watched"):
-            failed, well, _ = _outcomes(self.inspector, cursor)
+            failed, well, _ = outcomes_of(self.inspector, cursor)
             results["again"] = {"failed": failed, "done": well}
             ended = failed + well
             if ended >= min(_JUDGED, given.get("canary") or _JUDGED) and failed > share * ended:
@@ -484,42 +439,21 @@ class Runner:
             return Status.PAUSED, f"{done} done as a canary: look how they do, then let it go on"
         return None
 
-
-def outcomes(operation: Operation, conn: Connection | None = None) -> tuple[int, int]:
-    """Of the last jobs that it sent: how many have failed again, and how many have ended well."""
-    return _outcomes(Inspector(conn), operation.cursor)[:2]
-
-
-def _outcomes(inspector: Inspector, cursor: dict[str, Any]) -> tuple[int, int, int]:
-    """The same, and how many of them run or may run now."""
-    failed = well = out = 0
-    by_queue: dict[str, list[str]] = {}
-    for queue, job_id in cursor.get("watched", []):
-        by_queue.setdefault(queue, []).append(job_id)
-    for queue, ids in by_queue.items():
-        for job in inspector.jobs(queue, ids):
-            if job is None or job.state == JobState.DONE:
-                well += 1
-            elif job.state == JobState.DEAD or job.attempts > 0:
-                failed += 1
-            elif job.state in {JobState.READY, JobState.PENDING}:
-                out += 1
-    return failed, well, out
-
-
-def _tally(results: dict[str, Any], ids: Sequence[str], words: Sequence[str]) -> int:
-    """Count the answers by word, keep a few ids of those that were not taken; how many were."""
-    samples = {word: list(kept) for word, kept in results.get("samples", {}).items()}
-    for job_id, word in zip(ids, words, strict=True):
-        # 'held:<id>' names the holder, 'wrong:<state>' the state: the first is one kind, the second several.
-        kind, _, detail = word.partition(":")
-        name = word if kind == "wrong" else kind
-        results[name] = results.get(name, 0) + 1
-        if word != "ok" and len(samples.setdefault(name, [])) < _SAMPLES:
-            samples[name].append([job_id, detail] if kind == "held" else [job_id])
-    if samples:
-        results["samples"] = samples
-    return sum(word == "ok" for word in words)
+    def _close(self, cursor: dict[str, Any], results: dict[str, Any]) -> tuple[str, str] | None:
+        """The end of a walk that is through; a cancel stays open while jobs that it asked still run."""
+        if self.row.verb != "cancel":
+            return Status.FINISHED, ""
+        answers = results["answers"] = asked(self.inspector, self.row.pk, self._walker().queues())
+        now_ms = self.inspector.now_ms()
+        through_ms = cursor.setdefault("through_ms", now_ms)
+        after_s = self.row.arguments.get("stop_after_s")
+        patience_s = SEEN_S if after_s is None else float(after_s) + STOPPED_S
+        if not answers["running"]:
+            return Status.FINISHED, ""
+        if now_ms - through_ms >= patience_s * 1000:
+            return Status.FINISHED, f"{answers['running']} of them still run"
+        cursor["waits"] = True
+        return None
 
 
 __all__ = [

@@ -17,6 +17,7 @@ from queueops.errors import StoreUnavailable
 from queueops.job import Claimed, Delivery, NewJob, new_job_id, spec_parts
 from queueops.scripts import script
 from queueops.slots import FireCall, Fired
+from queueops.stops import Renewed
 
 #: Jobs in one enqueue script; more go as several scripts of one round trip.
 ENQUEUE_BATCH = 100
@@ -204,10 +205,9 @@ class Store:
 
     # -- a child's life -------------------------------------------------------------
 
-    def renew(self, queue: str, children: Sequence[str]) -> tuple[int, int]:
-        """Register children or renew their leases; the settings version and the server's µs."""
-        version, server_us = self._run("renew", queue, children)
-        return int(version), int(server_us)
+    def renew(self, queue: str, children: Sequence[str]) -> Renewed:
+        """Register children or renew their leases."""
+        return Renewed.parse(queue, self._run("renew", queue, children))
 
     def claim(
         self, queue: str, child: str, *, request: int, limit: int, starts: int | None = None,

@@ -64,6 +64,16 @@ def hold(name: str = "go", limit_s: float = 30.0) -> None:
     note("effects", current_job().id)
 
 
+@shared_task(name="test.obey")
+def obey(limit_s: float = 30.0) -> None:
+    """Run until it is asked to stop."""
+    started()
+    deadline = time.monotonic() + limit_s
+    while not current_job().cancelled and time.monotonic() < deadline:
+        time.sleep(0.01)
+    raise Discard("asked to stop")
+
+
 @shared_task(name="test.hold_and_fail")
 def hold_and_fail(name: str = "go", limit_s: float = 30.0) -> None:
     """Run until the file `name` is there, then fail."""

@@ -18,7 +18,7 @@ from tests.factories import Redis
 _QUEUE_KEY = re.compile(r"queueops:\{([^}]+)\}:(.+)\Z", re.DOTALL)
 _SETS = (JobState.DELAYED, JobState.PENDING, JobState.DEAD, JobState.DISCARDED)
 #: What may carry a TTL: tombstones of done jobs are judged by their state.
-_MAY_EXPIRE = ("stats:", "unique:", "schedule:")  # a retired schedule's
+_MAY_EXPIRE = ("stats:", "unique:", "schedule:", "asked:")  # a retired schedule's
 
 
 def assert_each_job_in_one_place(client: Redis) -> None:

@@ -29,6 +29,7 @@ _SHARED = {
     "clock": "hash",
     "rate": "hash",
     "held": "zset",
+    "stops": "zset",
     "sweep": "hash",
     "stats_total": "hash",
 }
@@ -37,11 +38,14 @@ _MANY = {
     "dead_prefix": "zset",
     "cause_prefix": "hash",
     "held_prefix": "zset",
+    "asked_prefix": "hash",
     "child_prefix": "hash",
     "schedule_prefix": "hash",
     "unique_prefix": "string",
     "ready_prefix": "stream",
 }
+#: Those of them that may have a time to live: a unique key, a retired schedule, whom an operation asked.
+_MAY_EXPIRE = {"unique_prefix", "schedule_prefix", "asked_prefix"}
 _GLOBAL = {
     "queues": "set",
     "workers": "zset",
@@ -125,7 +129,7 @@ class Keyspace(Ground):
             if kind != wanted:
                 if shared is None:  # the shared ones have been looked at
                     self._add_wrong_type(name, wanted, kind, queue)
-            elif ttl >= 0 and many not in {"unique_prefix", "schedule_prefix"}:  # a retired schedule's ends
+            elif ttl >= 0 and many not in _MAY_EXPIRE:
                 if self.mend:
                     self.client.persist(name)
                 self.add("error", queue, None, f"{name} would vanish in {ttl:,} ms", mended=self.mend)

@@ -9,7 +9,8 @@ ARGV
   frozen_ms  string   '' or Unix ms: only jobs in their state since then or before belong to the set
   from       string   '' or the state that the set was frozen in
   reason     string   why
-  items...   list     id, argument: requeue's delay (ms) or '', reschedule's run-at (Unix ms), edit's spec
+  items...   list     id, argument: requeue's delay (ms) or '', reschedule's run-at (Unix ms), edit's spec,
+                      cancel's '' or '<ms until it is stopped hard> <who>'
 RETURNS
   'fresh', or a word an id: 'ok', 'missing', 'corrupt', 'wrong:<state>', 'held:<id>' (another job
   holds its unique key), 'later' (not of the frozen set)
@@ -31,8 +32,8 @@ local wrong = any_wrong_type() or read_holds()
 if wrong then return wrong end
 
 local VERBS = {
-  requeue = requeue, run_now = run_now, reschedule = reschedule, cancel = cancel, edit = edit,
-  restore = restore,
+  requeue = requeue, run_now = run_now, reschedule = reschedule, edit = edit, restore = restore,
+  cancel = function(h, by, why, how) return cancel(h, by, why, how, operation) end,
   purge = function(h, by, why) return purge(h, by, why) end, -- not its verb argument
   discard = function(h, by, why)
     if h.state ~= STATE.DELAYED and h.state ~= STATE.READY and h.state ~= STATE.DEAD then

@@ -50,6 +50,10 @@ class BulkCommand(EngineCommand):
         if self.verb == "reschedule":
             how.add_argument("--in", dest="delay", metavar="T", help="run so long from now")
             how.add_argument("--at", metavar="TIME", help="run at this time, as 2026-01-31T09:30:00+01:00")
+        if self.verb == "cancel":
+            how.add_argument(
+                "--stop-after", metavar="T", help="end the process of what still runs after so long: 30s"
+            )
         how.add_argument("--dry-run", action="store_true", help="only count the jobs that it would take")
         how.add_argument("--reason", default="", help="why, for the record")
         how.add_argument("--go-on", metavar="OPERATION", help="go on with one that was paused or left")
@@ -126,6 +130,9 @@ class BulkCommand(EngineCommand):
                 rate=_rate(given["rate"]) if given["rate"] else None,
                 canary=given.get("canary"),
                 stop_share=given.get("stop_share"),
+                stop_after_s=seconds(given["stop_after"], "--stop-after")
+                if given.get("stop_after")
+                else None,
             )
             plan.check(self.verb)
         except ValueError as error:
@@ -198,6 +205,11 @@ class BulkCommand(EngineCommand):
                 samples = row.results.get("samples", {}).get(word, [])
                 shown = ", ".join(" held by ".join(sample) for sample in samples[:3])
                 self.say(f"  {number:,} {_WORDS.get(word, word)}" + (f": {shown}" if shown else ""))
+        if answers := row.results.get("answers"):
+            self.say(
+                f"  {answers['obeyed']:,} obeyed, {answers['stopped']:,} stopped hard, "
+                f"{answers['ended']:,} had ended before, {answers['running']:,} still run"
+            )
         if row.error:
             self.say(f"  {row.error}")
         if row.status == Operation.Status.PAUSED:

@@ -18,8 +18,10 @@ from queueops.conf import config
 from queueops.errors import QueueOpsError, StoreFull, StoreUnavailable, WrongKeyType
 from queueops.inspector import Inspector
 from queueops.states import Lane
+from queueops.stops import Stop
 from queueops.store import Store
 from queueops.worker.board import Running
+from queueops.worker.stopping import Stops, stopped
 from queueops.worker.timeouts import Declared, timed_out
 
 logger = logging.getLogger("queueops.worker")
@@ -38,6 +40,8 @@ class Grave:
     running: dict[str, list[str]] = field(default_factory=dict)  # queue -> ids whose handlers ran
     #: queue -> handlers that were over their hard limit
     late: dict[str, list[Running]] = field(default_factory=dict)
+    #: queue -> handlers that a person wanted stopped, and that did not stop when asked
+    stopped: dict[str, list[tuple[Running, Stop]]] = field(default_factory=dict)
     given_back: int = 0
 
 
@@ -52,6 +56,7 @@ class Leases:
         self._versions: dict[str, int] = {}
         self._lease_s: dict[str, float] = {}
         self._started_ms = 0
+        self.stops = Stops()
 
     @property
     def _client(self) -> Any:
@@ -68,9 +73,11 @@ class Leases:
         """Register or renew the children in every queue."""
         for queue in queues:
             try:
-                version, self._server_us = self._store.renew(queue, children)
-                if self._versions.get(queue) != version:
-                    self._read_lease(queue, version)
+                renewed = self._store.renew(queue, children)
+                self._server_us = renewed.server_us
+                self.stops.told(queue, children, renewed)
+                if self._versions.get(queue) != renewed.version:
+                    self._read_lease(queue, renewed.version)
             except (WrongKeyType, StoreFull) as error:
                 logger.error("queue %s: the leases can't be renewed: %s", queue, error)
 
@@ -107,6 +114,8 @@ class Leases:
                 if late := grave.late.get(queue):
                     outcomes = timed_out(self._store, queue, late, self._declared)
                     self._store.settle(queue, grave.child, outcomes)
+                if ended := grave.stopped.get(queue):
+                    self._store.settle(queue, grave.child, stopped(queue, ended))
                 running = grave.running.get(queue, [])
                 while True:
                     given = self._store.hand_back(

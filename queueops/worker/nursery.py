@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from queueops.errors import ConfigError
 from queueops.policies import RetryPolicy
-from queueops.worker.board import Board, Memory
+from queueops.worker.board import Board, Memory, Running
 from queueops.worker.control import Control, Order
 from queueops.worker.zygote import Start, Zygote
 
@@ -40,9 +40,9 @@ class Process:
     born: float
     #: Its queues in the order it was told them: a board names a queue by its place here.
     queues: list[str]
-    #: Told to finish because a job ran past its hard limit: killed at this time at the latest, monotonic.
+    #: Told to finish because a job in it must be ended: killed at this time at the latest, monotonic.
     kill_at: float = 0.0
-    is_over_limit: bool = False
+    is_ending: bool = False
     is_killed: bool = False
     pinged: float = 0.0
     nudged: float = 0.0  # the alarm or flight for which its clock was taken
@@ -50,6 +50,10 @@ class Process:
     def fileno(self) -> int:
         """The pidfd: readable when it has ended."""
         return self.pidfd
+
+    def queue_of(self, running: Running) -> str | None:
+        """The name of the queue of a job on its board."""
+        return self.queues[running.queue] if running.queue < len(self.queues) else None
 
     def tell_queues(self, queues: list[str]) -> None:
         """Tell it queues that it shall serve too."""

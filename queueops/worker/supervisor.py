@@ -31,6 +31,7 @@ from queueops.inspector import Inspector
 from queueops.store import Store
 from queueops.worker.board import ChildState, Memory
 from queueops.worker.control import Control, Order
+from queueops.worker.endings import Endings
 from queueops.worker.leases import Grave, Leases
 from queueops.worker.nursery import Ended, Nursery, Post, Process
 from queueops.worker.start import make_store, patient, start_process
@@ -50,10 +51,6 @@ LOOK_EVERY_S = 1.0
 IDLE_PING_S = 5.0
 #: While a child is stuck, the leases are renewed this often, and with them tokens that nobody answered.
 STUCK_RENEW_S = 1.0
-#: How long the others in a child may go on when one job in it is over its hard limit.
-DRAIN_S = 5.0
-#: ... and how long what ended in it may take to be settled when no other runs.
-ALONE_S = 0.3
 #: After the grace: how long ended jobs may take to be settled, and then Redis to be told the rest.
 SETTLE_S, FAREWELL_S = 3.0, 5.0
 #: ... and how long the housekeeper may take to finish what it does.
@@ -95,6 +92,7 @@ class Supervisor:
         )
         self._store: Store
         self._leases: Leases
+        self._endings: Endings
         self._queues: list[str] = list(options.queues)
         self._graves: list[Grave] = []
         self._wakeup: tuple[int, int] = (-1, -1)
@@ -117,6 +115,7 @@ class Supervisor:
         self._nursery.awaken([])
         self._store = make_store(patient())
         self._leases = Leases(self._store, self.worker, self._nursery.declared_policy)
+        self._endings = Endings(self._leases.stops)
         become_subreaper(True)
         try:
             with self._signal_handlers():
@@ -321,26 +320,7 @@ class Supervisor:
             if not ended.is_clean:
                 logger.error("%s ended (%s)", process.name, ended.why)
             return
-        running = process.board.running()
-        names = process.queues
-        grave = Grave(process.name, ended.why, [])
-        for each in running:
-            if each.queue < len(names):
-                grave.running.setdefault(names[each.queue], []).append(each.job_id)
-        grave.queues = [*grave.running, *(queue for queue in names if queue not in grave.running)]
-        if self._stop_at or process.is_over_limit:
-            if process.is_over_limit:
-                now = time.monotonic()
-                grave.why = "a job beside it ran past its hard limit"
-                for each in running:
-                    if each.deadline and each.deadline <= now and each.queue < len(names):
-                        grave.late.setdefault(names[each.queue], []).append(each)
-            else:
-                grave.why = "stopped"
-            grave.running = {}  # ended on purpose: nobody is a suspect
-        elif not ended.is_clean:
-            ids = ", ".join(each.job_id for each in running) or "nothing"
-            logger.error("%s ended (%s); it ran: %s", process.name, ended.why, ids)
+        grave = self._endings.grave(ended, is_stopping=bool(self._stop_at))
         self._graves.append(grave)
         self._redis_work(time.monotonic())
 
@@ -450,10 +430,11 @@ class Supervisor:
     # -- boards ---------------------------------------------------------------------------
 
     def _look_at_boards(self, now: float) -> float:
-        """Take the clock from stuck keepers, end what is over its hard limit; when to look again."""
+        """Take the clock from stuck keepers, end what must end; when to look again."""
         again = _NEVER
         for process in self._children:
-            again = min(again, self._look_at_clock(process, now), self._look_at_limits(process, now))
+            ends_at = self._endings.look(process, now, is_away=bool(self._away_since))
+            again = min(again, self._look_at_clock(process, now), ends_at)
             self._look_for_life(process, now)
         return again
 
@@ -481,28 +462,6 @@ class Supervisor:
             self._try_redis(lambda: [self._store.nudge(queue, process.name) for queue in process.queues])
             return _NEVER
         return stuck_at
-
-    def _look_at_limits(self, process: Process, now: float) -> float:
-        if process.is_over_limit:
-            running = process.board.running()
-            is_alone = bool(running) and all(each.deadline and each.deadline <= now for each in running)
-            kill_at = process.kill_at - DRAIN_S + ALONE_S if is_alone else process.kill_at
-            if now < kill_at:
-                return kill_at
-            process.kill()
-            return _NEVER
-        running = process.board.running()
-        first = min((each.deadline for each in running if each.deadline), default=_NEVER)
-        if now < first:
-            return first
-        late = [each for each in running if each.deadline and each.deadline <= now]
-        process.is_over_limit = True
-        process.kill_at = now + DRAIN_S
-        logger.error(
-            "%s is ended: past their hard limit are %s", process.name, ", ".join(each.job_id for each in late)
-        )
-        process.control.send({"stop": True})
-        return now
 
 
 def rss_mb(pid: int) -> int:

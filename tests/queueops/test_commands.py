@@ -17,7 +17,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import override_settings
 
-from queueops import keys
+from queueops import keys, operations
 from queueops.inspector import Inspector
 from queueops.models import Operation, OperatorAction, Queue
 from queueops.payload import encode_spec
@@ -292,7 +292,10 @@ def test_a_dry_run_counts_what_the_filter_takes(child: Child, redis: Redis) -> N
     assert not Operation.objects.exists()
 
 
-def test_the_other_verbs_do_what_they_say(store: Store, child: Child, redis: Redis) -> None:
+def test_the_other_verbs_do_what_they_say(
+    store: Store, child: Child, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "SEEN_S", 0)
     far = Inspector().now_ms() + 600_000
     f.seed_delayed(store, "late", "later", run_at_ms=far)
 

@@ -30,9 +30,9 @@ NORMAL = keys.ready(QUEUE, Lane.NORMAL)
 
 
 def test_renewing_registers_for_one_lease(redis: Redis, store: Store, clock: Clock) -> None:
-    version, server_us = store.renew(QUEUE, ["host:1:aa/1", "host:1:aa/2"])
+    renewed = store.renew(QUEUE, ["host:1:aa/1", "host:1:aa/2"])
 
-    assert (version, server_us) == (0, clock.now_ms * 1000)
+    assert renewed == (0, clock.now_ms * 1000, [])
     assert redis.zrange(keys.queue_key(QUEUE, "children"), 0, -1, withscores=True) == [
         (b"host:1:aa/1", clock.now_ms + LEASE_MS),
         (b"host:1:aa/2", clock.now_ms + LEASE_MS),

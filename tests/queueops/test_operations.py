@@ -222,12 +222,16 @@ def test_requeue_with_a_spread_delays_what_it_sends(child: Child, redis: Redis) 
     assert max(each.count for each in due) < 40
 
 
-def test_cancel_asks_running_jobs_to_stop(child: Child, redis: Redis) -> None:
+def test_cancel_asks_running_jobs_to_stop(
+    child: Child, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "SEEN_S", 0)
     [job, _] = f.seed_pending(child, "a", "b")
 
     operation = run("cancel")
 
-    assert operation.done == 2
+    assert (operation.done, operation.status) == (2, "finished")
+    assert operation.error == "2 of them still run"
     assert child.store.look(QUEUE, child.name, "a", job.delivery) == "cancelled"
     child.ack(*child.held.values())
 

@@ -14,7 +14,7 @@ local function requeue(h, actor, reason, delay_ms)
   local delay = tonumber(delay_ms) or 0
   leave(h)
   hold_unique(h)
-  redis.call('HDEL', h.key, 'cause', 'unknown_since', 'cancel', 'rescues', 'attempts')
+  redis.call('HDEL', h.key, 'cause', 'unknown_since', 'cancel', 'cancel_op', 'stop', 'stop_by', 'rescues', 'attempts')
   redis.call('HINCRBY', h.key, 'requeues', 1)
   local expires = redis.call('HGET', h.key, 'expires')
   if expires and tonumber(expires) <= NOW then redis.call('HDEL', h.key, 'expires') end -- a person wants it

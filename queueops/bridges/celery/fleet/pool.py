@@ -116,7 +116,7 @@ class PoolProcess:
         now = time.monotonic()
         if now - self._registered.get(queue, -self._renew_s) < self._renew_s:
             return
-        version, _ = self._store.renew(queue, [self.child])
+        version = self._store.renew(queue, [self.child]).version
         self._registered[queue] = now
         if self._versions.get(queue) != version:
             with self._store.connection.translating():

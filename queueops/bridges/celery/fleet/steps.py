@@ -127,18 +127,21 @@ class Keeper:
                 self._ended(pid, why)
         now = time.monotonic()
         for each in self._board.running():
-            if each.deadline and each.deadline <= now:
-                self._over_limit(each, own)
+            due = self._leases.stops.of(each.queue, each.job_id, each.delivery)
+            if due and due.at <= now and not self._away_since:
+                self._end(each, own, f"{due.stop.by or 'a person'} wants it stopped")
+            elif each.deadline and each.deadline <= now:
+                self._end(each, own, "past its hard limit")
 
-    def _over_limit(self, each: OnBoard, own: int) -> None:
+    def _end(self, each: OnBoard, own: int, why: str) -> None:
         if each.pid == own:  # threads of this process: nothing less than the whole worker could be ended
             if each.job_id not in self._told_late:
                 self._told_late.add(each.job_id)
-                what = "ran past its hard limit; only a pool of processes can end it"
-                logger.error("%s of %s %s", each.job_id, each.queue, what)
+                what = f"{why}; only a pool of processes can end it"
+                logger.error("%s of %s: %s", each.job_id, each.queue, what)
         elif each.pid not in self._killed:
             self._killed.add(each.pid)
-            what = "is ended, past its hard limit"
+            what = f"is ended, {why}"
             logger.error("process %d of %s %s: %s", each.pid, each.queue, what, each.job_id)
             try:
                 os.kill(each.pid, signal.SIGKILL)
@@ -153,14 +156,18 @@ class Keeper:
         for each in self._board.running():
             if each.pid != pid:
                 continue
-            if each.deadline and each.deadline <= now:
-                late = Running(each.slot, 0, each.job_id, each.delivery, each.started, each.deadline)
-                grave.late.setdefault(each.queue, []).append(late)
+            due = self._leases.stops.of(each.queue, each.job_id, each.delivery)
+            here = Running(each.slot, 0, each.job_id, each.delivery, each.started, each.deadline)
+            if due and due.at <= now and pid in self._killed:
+                grave.stopped.setdefault(each.queue, []).append((here, due.stop))
+            elif each.deadline and each.deadline <= now:
+                grave.late.setdefault(each.queue, []).append(here)
             else:
                 grave.running.setdefault(each.queue, []).append(each.job_id)
         self._board.free_slots(pid)
         self._killed.discard(pid)
-        grave.queues = sorted({*grave.running, *grave.late})
+        self._leases.stops.forget(grave.child)
+        grave.queues = sorted({*grave.running, *grave.late, *grave.stopped})
         if grave.queues:
             ran = ", ".join(job_id for ids in grave.running.values() for job_id in ids)
             logger.error("%s ended (%s); it ran: %s", grave.child, why, ran or "what was over its limit")
