@@ -144,8 +144,8 @@ def test_stops_under_a_key_of_a_wrong_type_cost_no_lease(redis: Redis, store: St
 def test_an_operation_knows_whom_it_asked_and_who_obeyed(store: Store, child: Child) -> None:
     a, b, c, d, e = seed_pending(child, "a", "b", "c", "d", "e")
     ask(store, "a", "b", "c", "d", "e")
-    for job in (a, d):
-        assert store.look(QUEUE, child.name, job.id, job.delivery) == "cancelled"
+    for each in (a, d):
+        assert store.look(QUEUE, child.name, each.id, each.delivery) == "cancelled"
     child.discard(a)
     child.ack(b)
     child.settle(burying(c, cause=CANCELLED, is_attempt=False))
