@@ -323,6 +323,10 @@ def define(app: Any) -> None:
         return "done"
 
     @task()
+    def where(key: str, number: int) -> None:
+        note(main, key, "run", pid=os.getpid(), number=number)
+
+    @task()
     def dies(key: str, number: int) -> None:
         note(main, key, "run", pid=os.getpid())
         os.kill(os.getpid(), number)

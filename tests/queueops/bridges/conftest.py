@@ -1,97 +1,25 @@
 """Two workers for one set of tasks: Celery's own, and QueueOps'. Both on a Redis of their own, which no
-test empties, so that they serve a whole run of tests."""
+test empties, so that they serve a whole run of tests. And a fleet of Celery workers that run jobs."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from pytest_django import Settings
 
-from dashboard.demo.redis_server import LocalServer, find_binary
+from queueops import doctor, keys
 from queueops.job import new_job_id
-from tests import settings as run
-from tests.queueops.bridges import cases
-
-FOLDER, _SOCKET = run.RUN_DIR / "cases", run.RUN_DIR / "cases.sock"
-FOLDER.mkdir(exist_ok=True)
-os.environ |= {"NOTES_DIR": str(FOLDER), "CASES_SOCKET": str(_SOCKET)}  # before the apps are imported
-
-
-def eventually(condition: Callable[[], Any], *, within: float = 20.0, what: Any = "") -> Any:
-    """Return the first true answer of `condition`; fail after `within` seconds."""
-    deadline = time.monotonic() + within
-    while True:
-        if found := condition():
-            return found
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {within:g} s: {what() if callable(what) else what or condition}")
-        time.sleep(0.01)
-
-
-@dataclass
-class Started:
-    """A process that a test started, with its log."""
-
-    process: subprocess.Popen[bytes]
-    log_path: Path
-
-    @property
-    def log(self) -> str:
-        return self.log_path.read_text(errors="replace")
-
-    def stop(self, within: float = 20.0) -> int:
-        """End it kindly; its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(within)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
-
-
-def start(log_path: Path, env: dict[str, str], *command: str) -> Started:
-    """Start a process of this interpreter."""
-    with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", *command], env=env, stdout=log, stderr=subprocess.STDOUT
-        )
-    return Started(process, log_path)
-
-
-@dataclass
-class Ground:
-    """The Redis of the two workers, and where their tasks note what they see."""
-
-    server: LocalServer
-    folder: Path
-    env: dict[str, str]
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.server.unix_socket}?db=0"
-
-    def notes(self, app: str, key: str) -> list[dict[str, Any]]:
-        return cases.notes(self.folder, app, key)
-
-    def let_go(self, key: str) -> None:
-        """Let a task that holds for this key end."""
-        (self.folder / f"go-{key}").touch()
+from queueops.local_redis import LocalServer, find_binary
+from tests.queueops.bridges.fleet import LEASE_S, QUEUE, Fleet, begun
+from tests.queueops.bridges.ground import FOLDER, SOCKET, Ground, Started, eventually, start
 
 
 @pytest.fixture(scope="session")
 def ground(django_db_setup: None) -> Iterator[Ground]:
     """A Redis for Celery and for QueueOps."""
-    folder, socket = FOLDER, _SOCKET
+    folder, socket = FOLDER, SOCKET
     binary = find_binary("redis")
     with LocalServer(
         folder / "redis", binary=binary, port=None, unix_socket=socket, options={"appendonly": "no"}
@@ -141,3 +69,24 @@ def here(ground: Ground, settings: Settings) -> Ground:
 def key() -> str:
     """What a test's notes are found by."""
     return new_job_id()
+
+
+@pytest.fixture(scope="module")
+def _fleet(ground: Ground) -> Iterator[Fleet]:
+    with begun(ground) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def fleet(_fleet: Fleet, settings: Settings, key: str) -> Iterator[Fleet]:
+    """A queue without jobs, with a short lease; whole() gives it its workers."""
+    settings.QUEUEOPS = {**settings.QUEUEOPS, "REDIS_URL": _fleet.ground.url, "LEASE_S": LEASE_S}
+    _fleet.store.register(QUEUE)
+    _fleet.clear_broker()
+    _fleet.connection.client.xtrim(keys.queue_key(QUEUE, "events"), maxlen=0, approximate=False)
+    yield _fleet
+    for each in (key, f"{key}-2"):  # of a test that failed: the next one shall not see its jobs
+        _fleet.ground.let_go(each)
+    eventually(_fleet.is_idle, what=lambda: f"{_fleet.inspector.counts(QUEUE)}\n{_fleet.logs()}", within=60)
+    findings = doctor.examine(_fleet.connection, server=False)
+    assert [str(finding) for finding in findings if finding.severity == "error"] == []

@@ -21,11 +21,11 @@ from queueops.states import JobState
 from queueops.store import Store, publish_defaults
 from tests import settings as run
 from tests.queueops.bridges import cases
-from tests.queueops.bridges.conftest import FOLDER, Ground, Started, eventually, start
+from tests.queueops.bridges.ground import FOLDER, Ground, Started, eventually, start
 
 QUEUE = "fleet"
-LEASE_S = 2
-BROKER_SOCKET = run.RUN_DIR / "broker.sock"
+LEASE_S = 4
+REDIS_SOCKET, BROKER_SOCKET = run.RUN_DIR / "fleet.sock", run.RUN_DIR / "broker.sock"
 os.environ["FLEET_BROKER"] = str(BROKER_SOCKET)
 
 
@@ -73,15 +73,23 @@ class Fleet:
         """Let it be these Celery workers and so many that hand over; wait until all know each other."""
         for name in names:
             if name not in self.celery or self.celery[name].process.poll() is not None:
+                self._forget(name)
                 self.begin(name)
         self.hands = [each for each in self.hands if each.process.poll() is None]
         while len(self.hands) < hands:
             self.begin_hands()
-        eventually(lambda: self.members() == {f"{name}@h" for name in names}, what=self.logs, within=40)
+        eventually(lambda: self.members() == {f"{name}@h" for name in names}, what=self.logs, within=80)
         for name in names:
             for each in self.hands:
                 eventually(partial(knows, each, name), what=self.logs)
         return self
+
+    def _forget(self, name: str) -> None:
+        """Wait until nobody takes a worker that was killed for its successor."""
+        eventually(lambda: f"{name}@h" not in self.members(), what=self.logs)
+        for each in self.hands:
+            if each.process.poll() is None:
+                eventually(lambda hand=each: not knows(hand, name), what=self.logs)  # type: ignore[misc]
 
     def members(self) -> set[str]:
         names: Any = self.connection.client.smembers("queueops:fleet")
@@ -183,24 +191,29 @@ def knows(hands: Started, name: str) -> bool:
 
 
 @contextmanager
-def begun(ground: Ground) -> Iterator[Fleet]:
-    """A fleet without workers yet, and its broker; all of them end with the block."""
-    folder = run.RUN_DIR / "broker"
-    with LocalServer(
-        folder,
-        binary=find_binary("redis"),
-        port=None,
-        unix_socket=BROKER_SOCKET,
-        options={"appendonly": "no"},
-    ) as broker:
-        env = {
-            **ground.env,
+def begun(site: Ground) -> Iterator[Fleet]:
+    """A fleet without workers yet, its broker, and a Redis of its own: a worker that other tests started
+    serves every queue that it finds."""
+    binary, folder = find_binary("redis"), run.RUN_DIR / "fleet"
+    options = {"appendonly": "no"}
+    with (
+        LocalServer(
+            folder / "redis", binary=binary, port=None, unix_socket=REDIS_SOCKET, options=options
+        ) as redis,
+        LocalServer(
+            folder / "broker", binary=binary, port=None, unix_socket=BROKER_SOCKET, options=options
+        ) as broker,
+    ):
+        ground = Ground(redis, site.folder, {})
+        ground.env |= {
+            **site.env,
+            "REDIS_URL": ground.url,
             "QUEUEOPS_HANDLERS": "tests.queueops.bridges.fleet_app",
             "QUEUEOPS_LEASE_S": str(LEASE_S),
             "FLEET_BROKER": str(BROKER_SOCKET),
             "CELERY_BROKER_URL": f"redis+socket://{BROKER_SOCKET}?virtual_host=0",
         }
-        fleet = Fleet(ground, broker, env, Connection(ground.url))
+        fleet = Fleet(ground, broker, ground.env, Connection(ground.url))
         try:
             yield fleet
         finally:

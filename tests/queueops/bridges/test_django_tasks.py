@@ -26,7 +26,7 @@ from queueops.store import Store, publish_defaults
 from tests.factories import Redis
 from tests.queueops.bridges import django_cases
 from tests.queueops.bridges.cases import notes as read_notes
-from tests.queueops.bridges.conftest import FOLDER, Ground, Started, eventually
+from tests.queueops.bridges.ground import FOLDER, Ground, Started, eventually
 
 cases: Any = django_cases  # typed by two frameworks
 FRAMEWORK = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.queueops.bridges.conftest import Ground, eventually, start
+from tests.queueops.bridges.ground import Ground, eventually, start
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "celery_to_queueops"
 

@@ -7,41 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import psutil
-import pytest
-from pytest_django import Settings
 
-from queueops import doctor, keys
+from queueops import keys
 from queueops.bridges.celery.fleet.presence import Member, Presence
 from queueops.job import Job
 from queueops.policies import RetryPolicy
 from queueops.states import JobState
-from tests.queueops.bridges.conftest import Ground, Started, eventually
-from tests.queueops.bridges.fleet import LEASE_S, QUEUE, Fleet, begun, knows
-
-
-@pytest.fixture(scope="module")
-def _fleet(ground: Ground) -> Iterator[Fleet]:
-    with begun(ground) as fleet:
-        yield fleet
-
-
-@pytest.fixture
-def fleet(_fleet: Fleet, here: Ground, settings: Settings, key: str) -> Iterator[Fleet]:
-    """A queue without jobs, with a lease of 2 s; whole() gives it its workers."""
-    settings.QUEUEOPS = {**settings.QUEUEOPS, "LEASE_S": LEASE_S}
-    _fleet.store.register(QUEUE)
-    _fleet.clear_broker()
-    _fleet.connection.client.xtrim(keys.queue_key(QUEUE, "events"), maxlen=0, approximate=False)
-    yield _fleet
-    for each in (key, f"{key}-2"):  # of a test that failed: the next one shall not see its jobs
-        here.let_go(each)
-    eventually(_fleet.is_idle, what=lambda: f"{_fleet.inspector.counts(QUEUE)}\n{_fleet.logs()}", within=60)
-    findings = doctor.examine(_fleet.connection, server=False)
-    assert [str(finding) for finding in findings if finding.severity == "error"] == []
+from tests.queueops.bridges.fleet import LEASE_S, QUEUE, Fleet, knows
+from tests.queueops.bridges.ground import Ground, Started, eventually
 
 
 def test_jobs_run_in_celery_workers(fleet: Fleet, key: str) -> None:

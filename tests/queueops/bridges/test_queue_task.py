@@ -23,7 +23,7 @@ from queueops.job import Job
 from queueops.states import JobState
 from tests.factories import Redis
 from tests.queueops.bridges import cases
-from tests.queueops.bridges.conftest import Ground, Started, eventually
+from tests.queueops.bridges.ground import Ground, Started, eventually
 from tests.queueops.bridges.queue_app import app
 
 TASKS: Any = app.tasks

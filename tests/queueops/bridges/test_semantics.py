@@ -15,7 +15,7 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from tests.queueops.bridges import plain_app, queue_app
-from tests.queueops.bridges.conftest import Ground, Started, eventually
+from tests.queueops.bridges.ground import Ground, Started, eventually
 
 
 @dataclass
