@@ -106,7 +106,8 @@ class Row:
         if not self.job.error:
             return ""
         told = payloads.clean_error(self.job.error, self._secrets)
-        words = ": ".join(part for part in (told["error"], told["message"]) if part)
+        name = told["error"].rpartition(".")[2]  # in a list the module takes the message's place
+        words = ": ".join(part for part in (name, told["message"]) if part)
         return one_line(words or told["cause_text"], 160)
 
     @property

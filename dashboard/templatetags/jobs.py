@@ -281,10 +281,16 @@ def progress(percent: int) -> SafeString:
     """Draw how far something has come."""
     return format_html(
         '<svg class="progress" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{} %">'
-        '<rect class="ground" width="100" height="6" rx="3"/>'
-        '<rect class="done" width="{}" height="6" rx="3"/></svg>',
+        '<rect class="ground" width="100" height="6"/>'
+        '<rect class="done" width="{}" height="6"/></svg>',
         percent, percent,
     )  # fmt: skip
+
+
+@register.filter
+def hours(span: str) -> str:
+    """Write a span of the forecast: "3h" as "3 h"."""
+    return f"{span.removesuffix('h')} h"
 
 
 @register.filter
@@ -318,7 +324,7 @@ def stacked_chart(ahead: Forecast) -> SafeString:
         bars.append(format_html('<path class="q{}" d="{}"/>', place, " ".join(path)))
     marks = [
         (i, ahead.start + timedelta(minutes=i * ahead.step_min))
-        for i in range(0, ahead.bars, max(1, ahead.bars // 6))
+        for i in range(0, ahead.bars + 1, max(1, ahead.bars // 6))  # the last is where the last bar ends
     ]
     labels = format_html_join("", "<span>{}</span>", ((moment(at, mode="minute"),) for _, at in marks))
     return format_html(
@@ -337,8 +343,8 @@ def share_bar(percent: float) -> SafeString:
     return format_html(
         '<span>{} %</span>'
         '<svg class="progress thin" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="ground" width="100" height="4" rx="2"/>'
-        '<rect class="bad" width="{}" height="4" rx="2"/></svg>',
+        '<rect class="ground" width="100" height="4"/>'
+        '<rect class="bad" width="{}" height="4"/></svg>',
         f"{percent:.1f}" if percent < 10 else round(percent), round(percent, 1),
     )  # fmt: skip
 

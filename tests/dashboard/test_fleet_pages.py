@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from django.test import override_settings
@@ -140,13 +141,28 @@ def test_forecast_counts_what_falls_due_by_minute_and_slots(redis: Redis, store:
 
     page = person("Viewer").get("/forecast/?span=1h").content.decode()
 
-    assert re.search(r"1[23] jobs fall due within 1h", page)
+    assert re.search(r"1[23] jobs fall due within 1 h", page)
     chart = re.search(r'data-chart="([^"]+)"', page)
     assert chart
     data = json.loads(chart[1].replace("&quot;", '"'))
     counts = {each["name"]: each["counts"] for each in data["series"]}
     assert counts[Q][10] == 7 or counts[Q][9] == 7
     assert sum(counts["billing"]) in {5, 6}
+
+
+@pytest.mark.parametrize(("span", "minutes"), [("1h", 60), ("3h", 180), ("12h", 720), ("24h", 1_440)])
+def test_the_forecasts_axis_ends_where_its_last_bar_does(
+    redis: Redis, store: Store, span: str, minutes: int
+) -> None:
+    enqueue(store, "a", delay_ms=600_000)
+
+    page = person("Viewer").get(f"/forecast/?span={span}").content.decode()
+
+    ticks = re.search(r'<div class="ticks">(.*?)</div>', page, re.DOTALL)
+    assert ticks
+    at = [datetime.fromisoformat(each) for each in re.findall(r'datetime="([^"]+)"', ticks[1])]
+    assert at[-1] - at[0] == timedelta(minutes=minutes)
+    assert {later - earlier for earlier, later in pairwise(at)} == {timedelta(minutes=minutes / 6)}
 
 
 def test_workers_show_leases_and_jobs_the_silent_first(redis: Redis, store: Store) -> None:
