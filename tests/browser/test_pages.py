@@ -30,6 +30,12 @@ HIDE = """hidden => {
   document.dispatchEvent(new Event('visibilitychange'));
 }"""
 
+#: Counts what a page fetches and swaps in by itself.
+COUNT_SWAPS = """() => {
+  window.swaps = 0;
+  document.addEventListener('htmx:after:swap', () => window.swaps++);
+}"""
+
 
 @pytest.fixture(autouse=True)
 def real_time(store: Store) -> None:
@@ -97,9 +103,10 @@ def test_open_details_typed_text_and_focus_survive(admin: Page, store: Store) ->
     admin.fill("#job-reason", "because of")
     admin.evaluate("window.untouched = true")
 
-    for i in range(3):
+    admin.evaluate(COUNT_SWAPS)
+    for i in range(3):  # three hints, each of which fetches the page's parts again
         kill(store, f"more{i}")
-        time.sleep(0.7)  # three hints, each of which fetches the page's parts again
+        admin.wait_for_function("n => window.swaps > n", arg=i)
 
     assert admin.input_value("#job-reason") == "because of"
     assert admin.evaluate("document.activeElement.id") == "job-reason"
@@ -114,8 +121,9 @@ def test_what_one_does_another_sees_within_a_second_and_a_half(
     other = context.new_page()
     for tab in (admin, other):
         tab.goto(f"/queues/{Q}/?state=dead")
-        tab.wait_for_function("document.getElementById('live').textContent.includes('Live')")
-    other.wait_for_timeout(1_200)
+    kill(store, "d4")
+    for tab in (admin, other):  # both sockets are open
+        expect(tab.locator(".pill")).to_have_text("1 new: show")
 
     admin.click("#job-d2 button")
     wait_for(lambda: state(redis, "d2") == "ready")
@@ -127,28 +135,34 @@ def test_what_one_does_another_sees_within_a_second_and_a_half(
     expect(admin.locator(".toast")).to_contain_text("Requeued: d2")
 
 
-def test_hidden_tab_fetches_nothing_and_catches_up(admin: Page, store: Store) -> None:
+def test_hidden_tab_fetches_nothing_and_catches_up(
+    admin: Page, context: BrowserContext, store: Store
+) -> None:
     kill(store, "d1")
     admin.goto(f"/queues/{Q}/?state=dead")
-    admin.wait_for_timeout(1_200)
+    seen = context.new_page()
+    seen.goto(f"/queues/{Q}/?state=dead")
+    kill(store, "d2")
+    for tab in (admin, seen):
+        expect(tab.locator(".pill")).to_have_text("1 new: show")
     asked: list[str] = []
-    admin.on("request", lambda request: asked.append(request.url))
     admin.evaluate(HIDE, True)
-    asked.clear()
+    admin.on("request", lambda request: asked.append(request.url))
 
     for i in range(3):
         kill(store, f"n{i}")
-        admin.wait_for_timeout(700)
+        expect(seen.locator(".pill")).to_have_text(f"{i + 2} new: show")  # what the other tab was told too
     assert asked == []
 
     admin.evaluate(HIDE, False)
-    expect(admin.locator(".pill")).to_have_text("3 new: show")
+    expect(admin.locator(".pill")).to_have_text("4 new: show")
 
 
 def test_lists_fetch_at_most_once_a_second(admin: Page, store: Store) -> None:
     kill(store, "d1")
     admin.goto(f"/queues/{Q}/?state=dead")
-    admin.wait_for_timeout(1_200)
+    kill(store, "d2")
+    expect(admin.locator(".pill")).to_have_text("1 new: show")
     asked: list[str] = []
     admin.on("request", lambda request: asked.append(request.url))
     started = time.monotonic()
@@ -159,7 +173,7 @@ def test_lists_fetch_at_most_once_a_second(admin: Page, store: Store) -> None:
         admin.wait_for_timeout(75)
 
     assert 2 <= len(asked) <= time.monotonic() - started + 1
-    expect(admin.locator(".pill")).to_contain_text("40 new")  # the last of a burst counts
+    expect(admin.locator(".pill")).to_contain_text("41 new")  # the last of a burst counts
 
 
 def test_keys(admin: Page, store: Store, redis: Redis) -> None:
@@ -294,19 +308,21 @@ def test_everything_can_be_done_without_javascript(
         expect(tab.locator(".banner.warn").first).to_contain_text("mail is paused")
         tab.goto(f"/queues/{Q}/jobs/d2/")
         tab.click("text=Restore")
+        expect(tab.locator(".banner.ok")).to_be_visible()
         assert state(redis, "d2") == "dead"
         tab.click("text=Edit and requeue…")
         payload = tab.input_value("[name=payload]")
         tab.fill("[name=payload]", payload.replace('"order": 1', '"order": 9'))
         tab.click("text=Show the difference")
         tab.click("text=Save and requeue")
+        expect(tab.locator(".banner.ok")).to_be_visible()
         assert state(redis, "d2") == "ready"
         tab.fill("[name=q]", "d3")
         tab.press("[name=q]", "Enter")
         expect(tab.locator("#search-results")).to_contain_text("discarded")
 
 
-def test_hostile_content_runs_nowhere_even_when_swapped_in(admin: Page, store: Store) -> None:
+def test_g01_hostile_content_runs_nowhere_even_when_swapped_in(admin: Page, store: Store) -> None:
     probe = "</textarea><script>window.__xss=1</script><img src=x onerror=window.__xss=1>"
     data = spec("mail.send", probe, note=probe)
     kill(store, "h1", data=data, message=probe)
@@ -317,8 +333,9 @@ def test_hostile_content_runs_nowhere_even_when_swapped_in(admin: Page, store: S
     admin.goto(f"/queues/{Q}/jobs/h2/")
     admin.click("text=Edit and requeue…")
     expect(admin.locator("#dialog textarea")).to_be_visible()
+    admin.evaluate(COUNT_SWAPS)
     kill(store, "h3", data=data, message=probe)
-    admin.wait_for_timeout(1_500)
+    admin.wait_for_function("window.swaps > 0")
 
     assert admin.evaluate("window.__xss") is None
     assert admin.locator("img").count() == 0
@@ -334,8 +351,7 @@ def test_first_view_is_light(admin: Page, site: Site, store: Store) -> None:
         answers: list[Request] = []
         tab = admin.context.new_page()
         tab.on("requestfinished", partial(keep, answers))
-        tab.goto(path)
-        tab.wait_for_timeout(700)
+        tab.goto(path, wait_until="networkidle")
         loaded = [
             request for request in answers if "/ws/" not in request.url and request.url.startswith("http")
         ]

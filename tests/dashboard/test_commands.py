@@ -48,7 +48,7 @@ def asked(redis: Redis, client: Client, path: str) -> Counter[str]:
     return seen
 
 
-def test_no_page_asks_more_of_redis_when_there_are_more_jobs(redis: Redis, store: Store) -> None:
+def test_g09_no_page_asks_more_of_redis_when_there_are_more_jobs(redis: Redis, store: Store) -> None:
     store.now_ms = ""
     kill(store, *[f"d-{i:04}" for i in range(60)], cause=CAUSE)
     enqueue(store, *[f"l-{i:04}" for i in range(60)], delay_ms=9_000_000)
@@ -74,7 +74,7 @@ def test_no_page_asks_more_of_redis_when_there_are_more_jobs(redis: Redis, store
         assert grown == {}, path
 
 
-def test_no_page_asks_the_database_more_than_twenty_times(redis: Redis, store: Store) -> None:
+def test_g09_no_page_asks_the_database_more_than_twenty_times(redis: Redis, store: Store) -> None:
     store.now_ms = ""
     kill(store, *[f"d-{i:04}" for i in range(60)], cause=CAUSE)
     record(store)

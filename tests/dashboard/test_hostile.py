@@ -76,7 +76,7 @@ def hostile(redis: Redis, store: Store) -> list[str]:
     return ids
 
 
-def test_every_page_shows_it_literally(hostile: list[str], redis: Redis) -> None:
+def test_g01_every_page_shows_it_literally(hostile: list[str], redis: Redis) -> None:
     admin = person("Admin")
     admin.post(f"/queues/{Q}/selection/requeue/", {"id": hostile[:2], "reason": PROBES[0]})
     admin.post(f"/queues/{Q}/pause/", {"reason": PROBES[1]})
@@ -152,7 +152,7 @@ BAD_IDS = [
 
 
 @pytest.mark.parametrize("job", IDS)
-def test_allowed_id_works_everywhere(redis: Redis, store: Store, job: str) -> None:
+def test_g15_allowed_id_works_everywhere(redis: Redis, store: Store, job: str) -> None:
     kill(store, job)
     record(store)
     operator = person("Operator")
@@ -171,7 +171,7 @@ def test_allowed_id_works_everywhere(redis: Redis, store: Store, job: str) -> No
 
 
 @pytest.mark.parametrize("job", BAD_IDS, ids=range(len(BAD_IDS)))
-def test_refused_id_is_refused_at_enqueue_and_has_no_page(redis: Redis, store: Store, job: str) -> None:
+def test_g15_refused_id_is_refused_at_enqueue_and_has_no_page(redis: Redis, store: Store, job: str) -> None:
     kill(store, "b", "a")  # what a%2Fb or a/../b could be taken for
     with pytest.raises(ValueError, match="job_id"):
         check_job_id(job)
@@ -184,14 +184,14 @@ def test_refused_id_is_refused_at_enqueue_and_has_no_page(redis: Redis, store: S
 
 
 @pytest.mark.parametrize("queue", ["a/b", "a b", "{x}", "..", "", "a:b", "é", "A" * 65])
-def test_refused_queue_name_has_no_page(redis: Redis, queue: str) -> None:
+def test_g15_refused_queue_name_has_no_page(redis: Redis, queue: str) -> None:
     with pytest.raises(ValueError, match="queue"):
         check_queue(queue)
 
     assert person("Viewer").get(f"/queues/{quote(queue, safe='')}/").status_code == 404
 
 
-def test_secrets_are_on_no_page(redis: Redis, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_g17_secrets_are_on_no_page(redis: Redis, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     secret: dict[str, Any] = {"password": "pw1-zz", "nested": {"api_token": "t2-zz"}, "note": "ok"}
     data = spec("mail.send", **secret)
     told = redact("login with pw1-zz and t2-zz failed", secrets_in(secret))  # as a worker keeps it

@@ -124,7 +124,7 @@ def test_verb_moves_the_job_and_leaves_an_action(
     assert action.actor_name == "Operator-"
 
 
-def test_who_comes_second_gets_409_and_the_true_state(redis: Redis, store: Store) -> None:
+def test_g19_who_comes_second_gets_409_and_the_true_state(redis: Redis, store: Store) -> None:
     kill(store, "x")
     operator = person("Operator")
     operator.post(f"/queues/{Q}/jobs/x/requeue/")
@@ -140,7 +140,7 @@ def test_who_comes_second_gets_409_and_the_true_state(redis: Redis, store: Store
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_operators_at_once_requeue_a_job_once(redis: Redis, store: Store) -> None:
+def test_g19_two_operators_at_once_requeue_a_job_once(redis: Redis, store: Store) -> None:
     kill(store, "x")
     clients = [person("Operator", name=name) for name in ("ann", "bob")]
     for client in clients:

@@ -34,7 +34,7 @@ def shown_count(html: str) -> int:
     return int(found[1].replace(",", ""))
 
 
-def test_all_that_match_are_the_filtered_ones_and_never_all(redis: Redis, store: Store) -> None:
+def test_g11_all_that_match_are_the_filtered_ones_and_never_all(redis: Redis, store: Store) -> None:
     """Case g11: 500 dead, 30 of them match; 20 are requeued by name, then the rest that matches."""
     kill(store, *[f"other-{i:03}" for i in range(470)], data=spec("mail.other"))
     mine = kill(store, *[f"mine-{i:02}" for i in range(30)], data=spec("mail.send"))
