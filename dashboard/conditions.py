@@ -249,6 +249,18 @@ def paused(state: State) -> Iterator[Problem]:
             yield Problem("paused", "warn", f"{each.queue}: paused", why, url, "See the queue", each.queue)
 
 
+@check("held")
+def held(state: State) -> Iterator[Problem]:
+    for each in state.queues:
+        for hold in each.holds:
+            told = next((c.text for c in state.fleet.causes if c.cause == hold.value), hold.value)
+            text = one_line(f"{each.queue}: {hold.kind} {told} is held", 120)
+            why = f"{count(hold.jobs)} job{'' if hold.jobs == 1 else 's'} kept back so far"
+            why += f": {hold.reason}" if hold.reason else ""
+            url = queue_url(each.queue, "delayed")
+            yield Problem("held", "warn", text, one_line(why, 160), url, "See the queue", each.queue)
+
+
 @check("schedule")
 def schedule(state: State) -> Iterator[Problem]:
     for each in state.fleet.schedules:

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from django import forms
 
 from queueops import models
+from queueops.holds import HoldKind, check
 from queueops.states import LISTED, JobState
 
 _DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)\s*(min|ms|m|sec|s|h|d)?\s*", re.IGNORECASE)
@@ -125,6 +126,28 @@ class PauseForm(ZonedForm):
             return in_zone(at, self.cleaned_data["zone"])
         after: float | None = self.cleaned_data["resume_after"]
         return now + timedelta(seconds=after) if after else None
+
+
+class HoldForm(PauseForm):
+    """Hold a part of a queue back: what, why, and when it is lifted by itself."""
+
+    handler = forms.CharField(max_length=255, required=False)
+    cause = forms.CharField(max_length=64, required=False)
+    tag = forms.CharField(max_length=266, required=False)
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        given = [(kind.value, data[kind.value]) for kind in HoldKind if data.get(kind.value)]
+        if self.errors:
+            return data
+        if len(given) != 1:
+            raise forms.ValidationError("name a handler, a cause or a tag, one of the three")
+        data["kind"], data["value"] = given[0]
+        try:
+            check(*given[0])
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+        return data
 
 
 class LimitsForm(ReasonForm):

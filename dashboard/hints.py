@@ -59,4 +59,4 @@ class Changes:
 def _shape(each: QueueSummary) -> _Shape:
     counts = (each.delayed, each.ready, each.pending, each.dead, each.discarded)
     # The last two minutes' counters tell of jobs that came and went between two snapshots.
-    return (*counts, each.paused, each.history[-2:], each.concurrency, each.rate, each.workers)
+    return (*counts, each.paused, each.holds, each.history[-2:], each.concurrency, each.rate, each.workers)

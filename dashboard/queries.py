@@ -14,6 +14,7 @@ from dashboard import conditions
 from dashboard.conditions import Fleet, Problem
 from queueops.connection import connection
 from queueops.errors import QueueOpsError
+from queueops.holds import Hold
 from queueops.inspector import Inspector, QueueSummary
 
 
@@ -55,6 +56,11 @@ class Snapshot:
     def paused(self) -> list[QueueSummary]:
         """The queues that are paused."""
         return [each for each in self.queues if each.paused]
+
+    @property
+    def held(self) -> list[tuple[QueueSummary, Hold]]:
+        """What keeps a part of a queue back."""
+        return [(each, hold) for each in self.queues for hold in each.holds]
 
 
 _last = Snapshot(queues=(), taken=0.0)

@@ -10,6 +10,7 @@ from dashboard.views import (
     causes,
     exports,
     forecast,
+    holds,
     jobs,
     metrics,
     operations,
@@ -50,6 +51,9 @@ urlpatterns = [
     path(f"{_QUEUE}pause/form/", queue_settings.queue_pause_form, name="queue-pause-form"),
     path(f"{_QUEUE}pause/", queue_settings.queue_pause, name="queue-pause"),
     path(f"{_QUEUE}resume/", queue_settings.queue_resume, name="queue-resume"),
+    path(f"{_QUEUE}hold/form/", holds.queue_hold_form, name="queue-hold-form"),
+    path(f"{_QUEUE}hold/", holds.queue_hold, name="queue-hold"),
+    path(f"{_QUEUE}holds/<int:hold_id>/lift/", holds.hold_lift, name="hold-lift"),
     path(f"{_QUEUE}limits/form/", queue_settings.queue_limits_form, name="queue-limits-form"),
     path(f"{_QUEUE}limits/", queue_settings.queue_limits, name="queue-limits"),
     # The ticked rows of a list
@@ -77,6 +81,8 @@ urlpatterns = [
     # The fleet and its work
     path("causes/", causes.causes_list, name="causes"),
     path("causes/<word:cause>/", causes.cause, name="cause"),
+    path("causes/<word:cause>/hold/form/", holds.cause_hold_form, name="cause-hold-form"),
+    path("causes/<word:cause>/hold/", holds.cause_hold, name="cause-hold"),
     path("forecast/", forecast.forecast, name="forecast"),
     path("workers/", workers.workers, name="workers"),
     path("workers/<path:worker>/drain/", workers.worker_drain, name="worker-drain"),

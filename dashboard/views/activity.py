@@ -22,6 +22,7 @@ from dashboard.access import may, needs
 from dashboard.answers import answered
 from dashboard.exports import csv_response
 from dashboard.htmx import render_page
+from dashboard.views.holds import lift
 from queueops import models, operations, publishing
 from queueops.errors import CorruptSpec, StoreUnavailable
 from queueops.masking import mask
@@ -165,14 +166,14 @@ def _payload(kept: str) -> Any:
 
 
 def can_undo(row: models.OperatorAction) -> bool:
-    """Tell whether a button can take this back: a discard or a pause of the last 24 hours."""
+    """Tell whether a button can take this back: a discard, a pause or a hold of the last 24 hours."""
     recent = (timezone.now() - row.at).total_seconds() < UNDO_S
-    return recent and row.count > 0 and row.verb in {"discard", "pause"}
+    return recent and row.count > 0 and row.verb in {"discard", "pause", "hold"}
 
 
 def may_undo(request: HttpRequest, row: models.OperatorAction) -> bool:
     """Tell whether the viewer has the rights that taking this back asks for."""
-    if row.verb == "pause":
+    if row.verb in {"pause", "hold"}:
         return may(request.user, Right.PAUSE_QUEUE)
     is_bulk = bool(row.operation)
     return may(request.user, acts.RIGHT_OF["restore"]) and (
@@ -201,7 +202,7 @@ def _cells(rows: QuerySet[models.OperatorAction]) -> Iterator[list[Any]]:
 @require_POST
 @needs(Right.VIEW_JOB)
 def action_undo(request: HttpRequest, action_id: int) -> HttpResponse:
-    """Take an action back: restore what it discarded, resume what it paused."""
+    """Take an action back: restore what it discarded, resume what it paused, lift what it held."""
     row = get_object_or_404(models.OperatorAction, pk=action_id)
     if not can_undo(row):
         raise Http404("this can't be taken back")
@@ -209,6 +210,10 @@ def action_undo(request: HttpRequest, action_id: int) -> HttpResponse:
         raise PermissionDenied("undo")
     if row.verb == "pause":
         return _resume(request, row)
+    if row.verb == "hold":
+        [(kind, value)] = (row.filter or {}).items()
+        held = models.QueueHold.objects.filter(queue=row.queue, kind=kind, value=value).first()
+        return lift(request, row.queue, held.pk if held else 0)
     back = reverse("activity")
     if row.operation:
         new = operations.start(

@@ -31,7 +31,7 @@ LIMITS = ("concurrency", "rate_per_s", "rate_burst", "default_policy")
 @needs(Right.PAUSE_QUEUE)
 def queue_pause_form(request: HttpRequest, queue: str) -> HttpResponse:
     """Ask why, and until when."""
-    _must_exist(queue)
+    must_exist(queue)
     return _pause_page(request, queue)
 
 
@@ -39,7 +39,7 @@ def queue_pause_form(request: HttpRequest, queue: str) -> HttpResponse:
 @needs(Right.PAUSE_QUEUE)
 def queue_pause(request: HttpRequest, queue: str) -> HttpResponse:
     """Stop claims from a queue; what runs goes on. One that is paused gets another reason and end."""
-    _must_exist(queue)
+    must_exist(queue)
     form = PauseForm(request.POST)
     if not form.is_valid():
         return _pause_page(request, queue, next(f"{e}" for errors in form.errors.values() for e in errors))
@@ -61,7 +61,7 @@ def queue_pause(request: HttpRequest, queue: str) -> HttpResponse:
 @needs(Right.PAUSE_QUEUE)
 def queue_resume(request: HttpRequest, queue: str) -> HttpResponse:
     """Let a paused queue be claimed from again. 409 when it is not paused: somebody was first."""
-    _must_exist(queue)
+    must_exist(queue)
     form = ReasonForm(request.POST)
     reason = form.cleaned_data["reason"] if form.is_valid() else ""
     row = models.Queue.objects.filter(pk=queue).first()
@@ -80,7 +80,7 @@ def queue_resume(request: HttpRequest, queue: str) -> HttpResponse:
 @needs(Right.EDIT_POLICY)
 def queue_limits_form(request: HttpRequest, queue: str) -> HttpResponse:
     """Show a queue's limits and what others would do."""
-    _must_exist(queue)
+    must_exist(queue)
     row = models.Queue.objects.filter(pk=queue).first() or models.Queue(name=queue)
     given = {name: getattr(row, name) for name in LIMITS}
     given["default_policy"] = row.default_policy.name if row.default_policy else ""
@@ -92,7 +92,7 @@ def queue_limits_form(request: HttpRequest, queue: str) -> HttpResponse:
 @needs(Right.EDIT_POLICY)
 def queue_limits(request: HttpRequest, queue: str) -> HttpResponse:
     """Change a queue's limits; running workers follow within a claim."""
-    _must_exist(queue)
+    must_exist(queue)
     row = models.Queue.objects.filter(pk=queue).first() or models.Queue(name=queue)
     form = LimitsForm(request.POST)
     if not form.is_valid():
@@ -189,7 +189,8 @@ def _later(request: HttpRequest, queue: str, text: str) -> HttpResponse:
     return answered(request, told, good=False, status=HTTPStatus.ACCEPTED, close=True, back=_page(queue))
 
 
-def _must_exist(queue: str) -> None:
+def must_exist(queue: str) -> None:
+    """Raise Http404 for a queue that neither Redis nor the record knows."""
     from dashboard import queries
 
     snapshot = queries.snapshot()

@@ -31,6 +31,8 @@ PAGES: dict[str, tuple[str, set[str]]] = {
     "queue": (f"/queues/{Q}/?state=dead", VIEW),
     "jobs-export": (f"/queues/{Q}/export/?state=dead", VIEW),
     "queue-pause-form": (f"/queues/{Q}/pause/form/", OPERATE),
+    "queue-hold-form": (f"/queues/{Q}/hold/form/", OPERATE),
+    "cause-hold-form": ("/causes/boom/hold/form/", OPERATE),
     "queue-limits-form": (f"/queues/{Q}/limits/form/", ADMIN),
     "jobs-form": (f"{S}/purge/form/?id=gone-1", ADMIN),
     "job": (f"{J}/dead-1/", VIEW),
@@ -50,6 +52,9 @@ PAGES: dict[str, tuple[str, set[str]]] = {
 ACTIONS: dict[str, tuple[str, dict[str, str], set[str]]] = {
     "queue-pause": (f"/queues/{Q}/pause/", {"reason": "x"}, OPERATE),
     "queue-resume": (f"/queues/{Q}/resume/", {}, OPERATE),
+    "queue-hold": (f"/queues/{Q}/hold/", {"handler": "mail.send"}, OPERATE),
+    "cause-hold": ("/causes/boom/hold/", {"reason": "x"}, OPERATE),
+    "hold-lift": (f"/queues/{Q}/holds/{{hold}}/lift/", {}, OPERATE),
     "queue-limits": (f"/queues/{Q}/limits/", {"rate_per_s": "5"}, ADMIN),
     "jobs-requeue": (f"{S}/requeue/", {"id": "dead-1"}, OPERATE),
     "jobs-run-now": (f"{S}/run-now/", {"id": "late-1"}, OPERATE),
@@ -99,7 +104,8 @@ def ids(redis: Redis, store: Store) -> dict[str, str]:
     action = models.OperatorAction.objects.create(
         actor="user:1", verb="discard", queue=Q, job_id="gone-1", count=1
     )
-    return {"operation": operation.pk, "discarded": discarded.pk, "action": str(action.pk)}
+    hold = models.QueueHold.objects.create(queue=Q, kind="tag", value="customer=8")
+    return {"hold": str(hold.pk), "operation": operation.pk, "discarded": discarded.pk, "action": str(action.pk)}
 
 
 PEOPLE = ("anonymous", "nobody", "viewer", "operator", "admin")
@@ -127,14 +133,14 @@ def addresses() -> dict[str, str]:
     return found
 
 
-def test_every_address_stands_in_the_matrix() -> None:
+def test_g05_every_address_stands_in_the_matrix() -> None:
     known = PAGES.keys() | ACTIONS.keys() | OPEN | ELSEWHERE
     missing = {name for name in addresses() if name not in known and not name.startswith("schedule")}
 
     assert missing == set(), "say in this file who may open them"
 
 
-def test_page_opens_only_for_who_may(ids: dict[str, str]) -> None:
+def test_g05_page_opens_only_for_who_may(ids: dict[str, str]) -> None:
     got = {}
     for who in PEOPLE:
         client = client_of(who)
@@ -149,7 +155,7 @@ def test_page_opens_only_for_who_may(ids: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ACTIONS))
-def test_action_is_done_only_for_who_may(redis: Redis, ids: dict[str, str], name: str) -> None:
+def test_g05_action_is_done_only_for_who_may(redis: Redis, ids: dict[str, str], name: str) -> None:
     path, form, allowed = ACTIONS[name]
     before = picture(redis)
     got = {}
@@ -170,7 +176,9 @@ def test_action_is_done_only_for_who_may(redis: Redis, ids: dict[str, str], name
 
 
 @pytest.mark.parametrize("method", ["get", "head"])
-def test_reading_an_actions_address_changes_nothing(redis: Redis, ids: dict[str, str], method: str) -> None:
+def test_g03_reading_an_actions_address_changes_nothing(
+    redis: Redis, ids: dict[str, str], method: str
+) -> None:
     admin = person("Admin")
     before = picture(redis)
 
@@ -180,7 +188,7 @@ def test_reading_an_actions_address_changes_nothing(redis: Redis, ids: dict[str,
     assert picture(redis) == before
 
 
-def test_action_without_its_token_is_refused(redis: Redis, ids: dict[str, str]) -> None:
+def test_g03_action_without_its_token_is_refused(redis: Redis, ids: dict[str, str]) -> None:
     client = Client(enforce_csrf_checks=True)
     client.cookies = person("Admin").cookies
     before = picture(redis)
@@ -195,7 +203,7 @@ def test_action_without_its_token_is_refused(redis: Redis, ids: dict[str, str]) 
     assert picture(redis) == before
 
 
-def test_viewer_sees_no_button_that_would_be_refused(ids: dict[str, str]) -> None:
+def test_g05_viewer_sees_no_button_that_would_be_refused(ids: dict[str, str]) -> None:
     viewer = person("Viewer")
 
     for path, _ in PAGES.values():
@@ -226,5 +234,6 @@ def picture(redis: Redis) -> tuple[object, ...]:
     """What an action could change, with the list of actions; an export of a list is one too."""
     hashes = {key: redis.hgetall(key) for key in sorted(redis.scan_iter("queueops:*:job:*"))}
     settings = list(models.Queue.objects.values_list("name", "paused", "rate_per_s", "concurrency"))
+    holds = list(models.QueueHold.objects.values_list("queue", "kind", "value"))
     statuses = sorted(models.Operation.objects.values_list("pk", "status"))
-    return hashes, settings, statuses, dead(redis), models.OperatorAction.objects.count()
+    return hashes, settings, holds, statuses, dead(redis), models.OperatorAction.objects.count()
