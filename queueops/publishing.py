@@ -7,8 +7,6 @@ or has from another epoch.
 
 from __future__ import annotations
 
-import itertools
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +22,11 @@ from redis.exceptions import RedisError
 
 from queueops import keys
 from queueops.conf import config
-from queueops.holds import to_setting
+from queueops.holds import Hold, to_setting
 from queueops.inspector.reads import Reads
 from queueops.job import from_ms, to_ms
 from queueops.models import OperatorAction, Queue, QueueHold, RetryPolicy, RetryPolicyVersion
+from queueops.policy_versions import note_versions, policies_differ, publish_policies
 from queueops.store import Store, default_settings
 
 log = logging.getLogger(__name__)
@@ -68,6 +67,11 @@ def publish(store: Store, queue: str) -> None:
 
 def settings_of(row: Queue, store: Store) -> dict[str, object]:
     """The fields of Q:settings for this row; times in ms, '' removes a field."""
+    held = QueueHold.objects.using(_alias()).filter(queue=row.name)
+    return _settings(row, store.epoch(), [each.hold() for each in held])
+
+
+def _settings(row: Queue, epoch: str, holds: Iterable[Hold]) -> dict[str, object]:
     conf = config()
 
     def ms(own_s: float | None, default_s: float) -> int:
@@ -89,23 +93,10 @@ def settings_of(row: Queue, store: Store) -> dict[str, object]:
         "concurrency": given(row.concurrency),
         "rate": given(row.rate_per_s),
         "rate_burst": given(row.rate_burst),
-        "holds": to_setting(held.hold() for held in QueueHold.objects.using(_alias()).filter(queue=row.name)),
+        "holds": to_setting(holds),
         "policy": row.default_policy.name if row.default_policy else "",
-        "epoch": store.epoch(),
+        "epoch": epoch,
     }
-
-
-def publish_policies(store: Store) -> None:
-    """Write every policy of the database to Redis, and remove those that it has no more."""
-    wanted = _wanted_policies()
-    client = store.connection.client
-    stale = [name for name in _policies_here(store) if name not in wanted]
-    pipe = client.pipeline(transaction=False)
-    if stale:
-        pipe.hdel(keys.POLICIES, *stale)
-    if wanted:
-        pipe.hset(keys.POLICIES, items=list(itertools.chain.from_iterable(wanted.items())))
-    pipe.execute()
 
 
 # -- what people do ------------------------------------------------------------------------------
@@ -194,19 +185,16 @@ def save_policy(
     alias = _alias()
     with transaction.atomic(using=alias):
         old = RetryPolicy.objects.using(alias).select_for_update().filter(pk=policy.pk).first()
-        policy.version = old.version if old else 1
-        before = _definition(old) if old else None
-        if old is not None and _definition(policy) != before:
-            policy.version = old.version + 1
         policy.save(using=alias)
         if old is None or policy.version != old.version:
-            RetryPolicyVersion.objects.using(alias).create(
-                policy=policy, name=policy.name, version=policy.version,
-                definition=_definition(policy), saved_by=(actor_name or actor)[:150],
-            )  # fmt: skip
+            versions = RetryPolicyVersion.objects.using(alias)
+            versions.filter(name=policy.name, version=policy.version).update(
+                saved_by=(actor_name or actor)[:150]
+            )
         OperatorAction.objects.using(alias).create(
             actor=actor, actor_name=actor_name, verb="edit_policy", count=1, reason=reason,
-            filter={"policy": policy.name}, before=before, after=_definition(policy),
+            filter={"policy": policy.name}, before=old.definition() if old else None,
+            after=policy.definition(),
         )  # fmt: skip
         _touch_queues(alias)
         _after_commit(alias, lambda: _publish_all(store))
@@ -219,7 +207,7 @@ def delete_policy(
     """Delete a policy; its versions stay, and queues whose default it was fall back to the site's."""
     alias = _alias()
     with transaction.atomic(using=alias):
-        before, name = _definition(policy), policy.name
+        before, name = policy.definition(), policy.name
         policy.delete(using=alias)
         OperatorAction.objects.using(alias).create(
             actor=actor, actor_name=actor_name, verb="delete_policy", count=1, reason=reason,
@@ -235,6 +223,7 @@ def delete_policy(
 def run_once(store: Store | None = None) -> int:
     """Publish what Redis lacks or has otherwise; resume what is due. Return how many were published.
 
+    So a row that was changed in any way, and a default of the site that was, is in force a moment later.
     Safe to repeat, and to run twice at once: the higher version stays.
     """
     store = store or Store()
@@ -243,27 +232,44 @@ def run_once(store: Store | None = None) -> int:
     published = _resume_due(store, alias, rows)
     client = store.connection.client
     pipe = client.pipeline(transaction=False)
+    wanted = _wanted_settings(store, alias, rows)
     for row in rows:
-        pipe.hmget(keys.queue_key(row.name, "settings"), "version", "epoch")
-    epoch = store.epoch().encode()
+        pipe.hmget(keys.queue_key(row.name, "settings"), "version", *wanted[row.name])
     for row, answer in zip(rows, pipe.execute(raise_on_error=False) if rows else [], strict=True):
         if isinstance(answer, RedisError):
             log.error("the settings of queue %s can't be read: %s", row.name, answer)
             continue
-        version, here = answer
-        if version == str(row.version).encode() and here == epoch:
+        version, *values = answer
+        here = dict(zip(wanted[row.name], values, strict=True))
+        if version == str(row.version).encode() and here == wanted[row.name]:
             continue
-        if version is not None and version.isdigit() and int(version) > row.version:
-            # The database is older than what it published: it came back from a backup.
-            Queue.objects.using(alias).filter(pk=row.pk, version=row.version).update(version=int(version) + 1)
-            row.refresh_from_db(using=alias)
+        newest = int(version) if version is not None and version.isdigit() else 0
+        is_edited = newest == row.version and here["epoch"] == wanted[row.name]["epoch"]
+        if is_edited or newest > row.version:
+            # Changed past `change_queue`; or the database is older than what it published, from a backup.
+            Queue.objects.using(alias).filter(pk=row.pk, version=row.version).update(version=newest + 1)
         _register(store, row.name)
         published += 1
-    if _policies_differ(store):
+    note_versions(alias)
+    if policies_differ(store):
         _touch_queues(alias)
         _publish_all(store)
         published += 1
     return published
+
+
+def _wanted_settings(store: Store, alias: str, rows: Iterable[Queue]) -> dict[str, dict[str, bytes | None]]:
+    """What Q:settings of each queue should hold, as Redis gives it back."""
+    epoch, holds = store.epoch(), dict[str, list[Hold]]()
+    for held in QueueHold.objects.using(alias).all():
+        holds.setdefault(held.queue, []).append(held.hold())
+    return {
+        row.name: {
+            name: None if value == "" else str(value).encode()
+            for name, value in _settings(row, epoch, holds.get(row.name, [])).items()
+        }
+        for row in rows
+    }
 
 
 def _known_rows(store: Store, alias: str) -> list[Queue]:
@@ -294,19 +300,6 @@ def _resume_due(store: Store, alias: str, rows: Iterable[Queue]) -> int:
         )
         row.refresh_from_db(using=alias)
     return len(due)
-
-
-def _policies_differ(store: Store) -> bool:
-    return _wanted_policies() != _policies_here(store)
-
-
-def _wanted_policies() -> dict[str, str]:
-    return {row.name: row.policy().to_json() for row in RetryPolicy.objects.using(_alias()).all()}
-
-
-def _policies_here(store: Store) -> dict[str, str]:
-    found: Any = store.connection.client.hgetall(keys.POLICIES)
-    return {name.decode(errors="replace"): text.decode(errors="replace") for name, text in found.items()}
 
 
 # -- inside --------------------------------------------------------------------------------------
@@ -393,13 +386,6 @@ def _after_commit(alias: str, call: Callable[[], None]) -> None:
 
 def _now_ms() -> int:
     return to_ms(timezone.now())
-
-
-def _definition(policy: RetryPolicy) -> dict[str, Any]:
-    """What a policy says, less its version."""
-    said: dict[str, Any] = json.loads(policy.policy().to_json())
-    said.pop("version", None)
-    return said
 
 
 def _ids(names: Iterable[str]) -> set[str]:

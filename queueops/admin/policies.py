@@ -173,7 +173,10 @@ class PolicyAdmin(EditedAdmin):
 
     @admin.display(description="policy")
     def said(self, row: RetryPolicy) -> str:
-        return describe(row.policy())
+        try:
+            return describe(row.policy())
+        except PolicyError as error:
+            return f"can't be used: {error}"
 
     @admin.display(description="fatal")
     def fatal_names(self, row: RetryPolicy) -> str:
@@ -256,7 +259,9 @@ def _preview_of(form: Any) -> dict[str, Any]:
             policy = form.instance.policy()
         else:
             policy = DEFAULT_POLICY
-    except (PolicyError, KeyError, TypeError):
+    except PolicyError as error:  # a stored one has no form that was checked
+        return {"preview_errors": _labelled(form) or [(error.field.replace("_", " "), error.reason)]}
+    except (KeyError, TypeError):
         return {"preview_errors": _labelled(form)}
     tries = preview(policy, _SHOWN_TRIES)
     longest_s = tries[-1].since_hi_s if tries else 0.0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import models, router, transaction
 from django.db.models import F, Q
 
 from queueops.errors import PolicyError
@@ -180,12 +181,44 @@ class RetryPolicy(models.Model):
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
 
+    def save(self, **options: Any) -> None:
+        """Save; what changes the policy is a new version of its name, kept beside those that were before.
+
+        One that can't be, past `clean`, is stored as it is where the database takes it, and is no version.
+        """
+        using = options.get("using") or router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=using):
+            old = type(self).objects.using(using).select_for_update().filter(pk=self.pk).first()
+            said = self.definition()
+            if old is not None and old.name == self.name:
+                self.version = old.version + (said is not None and said != old.definition())
+            else:  # a name that another policy had before goes on where that one ended
+                versions = RetryPolicyVersion.objects.using(using).filter(name=self.name)
+                newest = versions.aggregate(newest=models.Max("version"))["newest"]
+                self.version = self.version if newest is None else newest + 1
+            if options.get("update_fields") is not None:
+                options["update_fields"] = {*options["update_fields"], "version"}
+            super().save(**options)
+            if said is not None:
+                RetryPolicyVersion.objects.using(using).get_or_create(
+                    name=self.name, version=self.version, defaults={"policy": self, "definition": said}
+                )
+
     def clean(self) -> None:
         """Check the fields together. Raises ValidationError at the field that is wrong."""
         try:
             self.policy()
         except PolicyError as error:
             raise ValidationError({error.field: error.reason}) from error
+
+    def definition(self) -> dict[str, Any] | None:
+        """Return what the policy says, less its version, as JSON has it; None for one that can't be."""
+        try:
+            said: dict[str, Any] = json.loads(self.policy().to_json())
+        except PolicyError:
+            return None
+        said.pop("version", None)
+        return said
 
     def policy(self) -> Policy:
         """Return the policy for the arithmetic. Raises PolicyError, which names the field."""

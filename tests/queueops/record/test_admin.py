@@ -210,6 +210,16 @@ def test_waiting_retries_follow_a_changed_policy_by_a_bulk_action(redis: Redis, 
     assert run_at(redis, "b") == later["b"]
 
 
+def test_c15_a_policy_that_can_not_be_is_told_and_its_page_opens(redis: Redis, ann: Client) -> None:
+    RetryPolicy.objects.bulk_create([RetryPolicy(name="wild")])  # past every check
+
+    listed = ann.get("/admin/queueops/retrypolicy/")
+    opened = ann.get(reverse("admin:queueops_retrypolicy_change", args=[RetryPolicy.objects.get().pk]))
+
+    assert (listed.status_code, opened.status_code) == (200, 200)
+    assert "be used: delays_s: give a list of delays" in listed.content.decode()
+
+
 def test_deleting_a_policy_leaves_its_versions(redis: Redis, ann: Client) -> None:
     ann.post(ADD, FIELDS)
     pk = RetryPolicy.objects.get().pk

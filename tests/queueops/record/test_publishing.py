@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings as site
 from django.core.exceptions import ValidationError
 from django.db import OperationalError, connection, transaction
+from django.test import override_settings
 from django.utils import timezone
 
 from queueops import keys, publishing
@@ -144,6 +146,39 @@ def test_redis_away_keeps_the_change_and_publishes_it_later(
     assert publishing.run_once(live) == 0
 
 
+def test_a_row_that_was_changed_in_another_way_is_published_as_a_new_version(
+    redis: Redis, live: Store
+) -> None:
+    seed_ready(live, "a")
+    publishing.run_once(live)
+    before = Queue.objects.get().version
+    Queue.objects.update(concurrency=3, paused=True, paused_reason="by hand")
+
+    assert publishing.run_once(live) == 1
+
+    said = settings(redis)
+    assert (said["concurrency"], said["paused"], said["paused_reason"]) == ("3", "1", "by hand")
+    assert int(said["version"]) == Queue.objects.get().version == before + 1
+    row = Queue.objects.get()
+    row.concurrency, row.paused, row.paused_reason = None, False, ""
+    row.save()
+    assert publishing.run_once(live) == 1
+    assert settings(redis).keys().isdisjoint({"concurrency", "paused", "paused_reason"})
+    assert publishing.run_once(live) == 0
+
+
+def test_a_default_of_the_site_that_was_changed_is_published(redis: Redis, live: Store) -> None:
+    seed_ready(live, "a")
+    publishing.change_queue("reports", {"lease_s": 12.0}, actor=PERSON)
+    publishing.run_once(live)
+
+    with override_settings(QUEUEOPS={**site.QUEUEOPS, "LEASE_S": "7"}):
+        assert publishing.run_once(live) == 1
+
+        assert (settings(redis)["lease_ms"], settings(redis, "reports")["lease_ms"]) == ("7000", "12000")
+        assert publishing.run_once(live) == 0
+
+
 # -- a lost Redis -----------------------------------------------------------------------------------------
 
 
@@ -227,6 +262,55 @@ def test_each_save_that_changes_a_policy_is_a_new_version(redis: Redis, live: St
     assert versions[1].saved_by == "ann"
     assert policies(redis)["patient"]["version"] == 2
     assert OperatorAction.objects.filter(verb="edit_policy").count() == 3
+
+
+def test_each_save_of_the_model_that_changes_a_policy_is_a_new_version_too(redis: Redis, live: Store) -> None:
+    policy = RetryPolicy.objects.create(name="patient", delays_s=[60], max_retries=1)
+    policy.save()
+    policy.delays_s = [90]
+    policy.save(update_fields=["delays_s"])
+
+    versions = RetryPolicyVersion.objects.order_by("version")
+    assert [(each.version, each.definition["delays_s"]) for each in versions] == [(1, [60.0]), (2, [90.0])]
+    assert RetryPolicy.objects.get().version == policy.version == 2
+    publishing.run_once(live)
+    assert (policies(redis)["patient"]["version"], policies(redis)["patient"]["delays_s"]) == (2, [90.0])
+
+
+def test_a_policy_that_was_changed_past_the_model_gets_its_version(redis: Redis, live: Store) -> None:
+    seed_ready(live, "a")
+    publishing.save_policy(patient(), actor=PERSON)
+    RetryPolicy.objects.update(max_retries=1)
+
+    publishing.run_once(live)
+
+    assert RetryPolicy.objects.get().version == policies(redis)["patient"]["version"] == 2
+    assert RetryPolicyVersion.objects.get(version=2).definition["max_retries"] == 1
+    assert publishing.run_once(live) == 0
+
+
+def test_a_policy_that_was_deleted_and_made_again_goes_on_counting(redis: Redis, live: Store) -> None:
+    publishing.delete_policy(publishing.save_policy(patient(), actor=PERSON), actor=PERSON)
+    again = publishing.save_policy(patient(max_retries=1), actor=PERSON)
+
+    assert again.version == policies(redis)["patient"]["version"] == 2
+    assert sorted(RetryPolicyVersion.objects.values_list("version", "policy")) == [(1, None), (2, again.pk)]
+
+
+def test_c15_a_policy_that_can_not_be_keeps_no_other_from_being_published(
+    redis: Redis, live: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    publishing.save_policy(patient(), actor=PERSON)
+    RetryPolicy.objects.update(delays_s=[-5])
+    RetryPolicy.objects.bulk_create([RetryPolicy(name="wild"), RetryPolicy(name="calm", delays_s=[1])])
+
+    publishing.run_once(live)
+    publishing.run_once(live)
+
+    assert {name: said["delays_s"] for name, said in policies(redis).items()} == {
+        "patient": [60.0, 600.0], "calm": [1.0],
+    }  # fmt: skip
+    assert len([line for line in caplog.messages if "can't be used" in line]) == 2
 
 
 def test_a_saved_policy_gives_every_queue_a_new_version(redis: Redis, live: Store) -> None:
