@@ -105,7 +105,12 @@ def ids(redis: Redis, store: Store) -> dict[str, str]:
         actor="user:1", verb="discard", queue=Q, job_id="gone-1", count=1
     )
     hold = models.QueueHold.objects.create(queue=Q, kind="tag", value="customer=8")
-    return {"hold": str(hold.pk), "operation": operation.pk, "discarded": discarded.pk, "action": str(action.pk)}
+    return {
+        "hold": str(hold.pk),
+        "operation": operation.pk,
+        "discarded": discarded.pk,
+        "action": str(action.pk),
+    }
 
 
 PEOPLE = ("anonymous", "nobody", "viewer", "operator", "admin")
