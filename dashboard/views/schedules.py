@@ -6,7 +6,7 @@ import secrets
 from http import HTTPStatus
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
@@ -45,19 +45,29 @@ def _now_ms() -> int:
 def schedules(request: HttpRequest) -> HttpResponse:
     """Show every schedule with its next slots, its last runs and what is wrong."""
     after = request.GET.get("after", "")[:80]
-    rows = list(Schedule.objects.filter(key__gt=after).order_by("key")[: PAGE_SIZE + 1])
-    more, rows = len(rows) > PAGE_SIZE, rows[:PAGE_SIZE]
     now_ms = _now_ms()
     context = {
-        "rows": [_shown(row, now_ms) for row in rows],
-        "alarms": reads.alarms(from_ms(now_ms)),
-        "next_key": rows[-1].key if more else "",
+        **_listed(after, now_ms),
         "after": after,
         "now": from_ms(now_ms),
         "here": request.get_full_path(),
         "may_edit": may(request.user, Right.EDIT_SCHEDULE),
     }
     return render_page(request, "dashboard/schedules.html", "schedule-list", context)
+
+
+def _listed(after: str, now_ms: int) -> dict[str, Any]:
+    """Read a page of schedules and what is wrong with any; or why the database can't say."""
+    try:
+        rows = list(Schedule.objects.filter(key__gt=after).order_by("key")[: PAGE_SIZE + 1])
+        more, rows = len(rows) > PAGE_SIZE, rows[:PAGE_SIZE]
+        return {
+            "rows": [_shown(row, now_ms) for row in rows],
+            "alarms": reads.alarms(from_ms(now_ms)),
+            "next_key": rows[-1].key if more else "",
+        }
+    except DatabaseError as error:
+        return {"trouble": type(error).__name__}
 
 
 @require_safe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -339,6 +340,26 @@ def test_g01_hostile_content_runs_nowhere_even_when_swapped_in(admin: Page, stor
 
     assert admin.evaluate("window.__xss") is None
     assert admin.locator("img").count() == 0
+
+
+def test_page_says_that_the_server_keeps_somebody_waiting(
+    admin: Page, store: Store, redis: Redis, site: Site
+) -> None:
+    kill(store, "d1")
+    admin.goto(f"/queues/{Q}/?state=dead")
+    expect(admin.locator("#live")).to_have_text("Live")
+    assert site.process is not None
+    site.process.send_signal(signal.SIGSTOP)  # it neither answers nor refuses
+    try:
+        admin.click("#job-d1 button")
+        expect(admin.locator("#live")).to_have_text(re.compile("Waiting for the server, [0-9]+ s"))
+        assert admin.locator("#job-d1").is_visible()
+    finally:
+        site.process.send_signal(signal.SIGCONT)
+
+    expect(admin.locator("#job-d1")).to_have_class(re.compile("moved"))
+    expect(admin.locator("#live")).to_have_text("Live")
+    assert state(redis, "d1") == "ready"
 
 
 def keep(seen: list[Request], request: Request) -> None:

@@ -9,7 +9,9 @@ from redis import Redis
 
 from dashboard import queries
 from queueops.local_redis import LocalServer
+from queueops.states import LISTED
 from queueops.store import Store
+from tests.dashboard.pages import person
 from tests.factories import Child, seed_dead, seed_delayed, seed_ready
 
 pytestmark = pytest.mark.django_db
@@ -101,3 +103,30 @@ def test_page_without_redis_from_the_start_says_that_nothing_is_known(
 
 def test_post_to_the_overview_is_refused(viewer_client: Client) -> None:
     assert viewer_client.post("/").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "what_to_do"),
+    [
+        ("/", "manage.py"),
+        ("/causes/", "Nothing fails"),
+        ("/forecast/", "Nothing falls due"),
+        ("/workers/", "manage.py runworkers"),
+        ("/schedules/", "New schedule"),
+        ("/operations/", "Select all that match"),
+        ("/activity/", "with their reasons"),
+        ("/search/", "customer=8841"),
+        ("/search/?q=nothing", "Try a job"),
+        *[(f"/queues/mail/?state={state}", "stands? here") for state in LISTED],
+        ("/queues/mail/?state=dead&handler=none", "Clear the filter"),
+    ],
+)
+def test_an_empty_page_says_what_to_do(redis: Redis, store: Store, path: str, what_to_do: str) -> None:
+    if "mail" in path:
+        store.register("mail")
+
+    page = person("Admin").get(path).content.decode()
+
+    empty = re.search(r'<section class="card empty"[^>]*>(.*?)</section>', page, re.DOTALL)
+    assert empty
+    assert re.search(what_to_do, empty[1])
