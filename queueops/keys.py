@@ -75,6 +75,11 @@ def check_queue(queue: object) -> str:
     return queue
 
 
+def is_queue(name: str) -> bool:
+    """Whether a queue can have this name."""
+    return _QUEUE_NAME.match(name) is not None
+
+
 def check_job_id(job_id: object) -> str:
     """Return `job_id` when it is a legal job id. Raises TypeError or ValueError."""
     if not isinstance(job_id, str):

@@ -273,20 +273,14 @@ def _wanted_settings(store: Store, alias: str, rows: Iterable[Queue]) -> dict[st
 
 
 def _known_rows(store: Store, alias: str) -> list[Queue]:
-    """Every queue's row; one is made for a queue that only Redis knows."""
+    """Every queue's row, made for a queue that only Redis knows; not of a name that none can have."""
     names = Reads(store.connection, now_ms=store.now_ms).queues()
     known = set(Queue.objects.using(alias).values_list("name", flat=True))
-    missing = [Queue(name=name) for name in names if name not in known and _is_name(name)]
+    missing = [Queue(name=name) for name in names if name not in known]
     if missing:
         Queue.objects.using(alias).bulk_create(missing, ignore_conflicts=True)
-    return list(Queue.objects.using(alias).select_related("default_policy"))
-
-
-def _is_name(name: str) -> bool:
-    try:
-        return bool(keys.check_queue(name))
-    except ValueError:
-        return False
+    rows = Queue.objects.using(alias).select_related("default_policy")
+    return [row for row in rows if keys.is_queue(row.name)]
 
 
 def _resume_due(store: Store, alias: str, rows: Iterable[Queue]) -> int:

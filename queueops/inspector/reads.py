@@ -37,7 +37,10 @@ class Reads:
         return self.now()[0]
 
     def queues(self) -> list[str]:
-        """Every queue on the index, by name; a few round trips however large the index is."""
+        """Every queue on the index, by name; a few round trips however large the index is.
+
+        What another hand put there and no queue can be named is left out: it has no address.
+        """
         found: set[Any] = set()
         cursor = 0
         try:
@@ -45,7 +48,8 @@ class Reads:
                 cursor, names = self.connection.client.sscan(keys.QUEUES, cursor, count=1000)
                 found.update(names)
                 if not cursor:
-                    return sorted(name.decode(errors="replace") for name in found)
+                    given = [name.decode(errors="replace") for name in found]
+                    return sorted(name for name in given if keys.is_queue(name))
         except RedisError as error:
             raise self.connection.translated(error) from error
 

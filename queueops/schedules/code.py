@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import DataError, IntegrityError, transaction
 
 from queueops.conf import config
 from queueops.cron import check_zone
@@ -22,7 +22,7 @@ from queueops.errors import ConfigError, ScheduleError
 from queueops.handlers import handler_name, handler_queue
 from queueops.job import from_ms, to_ms
 from queueops.models import Schedule
-from queueops.schedules.definition import Definition
+from queueops.schedules.definition import Definition, is_key
 from queueops.schedules.rows import Row
 
 log = logging.getLogger(__name__)
@@ -76,14 +76,17 @@ def clashes() -> list[str]:
 def sync() -> int:
     """Bring the settings' schedules into the database; how many rows were made or changed.
 
-    A bad definition is left to the scheduler, which flags it; one whose key is taken changes nothing.
+    A bad definition is left to the scheduler, which flags it; one whose key is taken, or could be no
+    schedule's, changes nothing.
     """
     changed = 0
     for each in from_code():
         try:
+            if not is_key(each.key):  # it could have no page, and a link to it would break every other one
+                raise ValueError("the key has characters that none may have, or too many")
             with transaction.atomic():
                 changed += _bring(each)
-        except (IntegrityError, ValueError, TypeError) as error:
+        except (DataError, IntegrityError, ValueError, TypeError) as error:
             log.error("QUEUEOPS SCHEDULES %s: %s", each.key, "; ".join(_said(each.problems)) or error)
     return changed
 

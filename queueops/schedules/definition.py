@@ -34,6 +34,11 @@ CATCH_UPS = ("skip", "latest", "all")
 OVERLAPS = ("allow", "skip", "queue_one", "cancel")
 
 
+def is_key(text: str) -> bool:
+    """Whether a schedule can have this key."""
+    return len(text) <= MAX_KEY and _KEY.match(text) is not None
+
+
 @dataclass(frozen=True)
 class Definition:
     """One schedule as schedulers follow it. Times are Unix ms, durations seconds.
@@ -100,7 +105,7 @@ class Definition:
                 raise ScheduleError(name, reason)
 
     def _checked(self) -> Iterator[tuple[str, str]]:
-        if not _KEY.match(self.key) or len(self.key) > MAX_KEY:
+        if not is_key(self.key):
             yield "key", f"1 to {MAX_KEY} letters, digits, . _ and -, a letter or digit first"
         for name, allowed in (("kind", KINDS), ("catch_up", CATCH_UPS), ("overlap", OVERLAPS)):
             if getattr(self, name) not in allowed:

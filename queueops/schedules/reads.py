@@ -18,7 +18,7 @@ from queueops.job import from_ms, to_ms
 from queueops.models import RetryPolicy, Schedule, ScheduleSlot
 from queueops.schedules import code
 from queueops.schedules.changes import effect_words
-from queueops.schedules.definition import Definition, moment
+from queueops.schedules.definition import Definition, is_key, moment
 from queueops.schedules.ledger import lateness_s
 
 #: Slots in the strip of a schedule.
@@ -39,7 +39,8 @@ class Alarm:
     text: str
     why: str
     slot_at: datetime | None = None
-    has_row: bool = True  # False: the settings name it, and no row could be made
+    #: False: no row, as the settings name it and none could be made; or one whose key has no address.
+    has_row: bool = True
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,9 @@ def _from_code() -> list[Alarm]:
 
 def _errors(limit: int) -> list[Alarm]:
     rows = Schedule.objects.exclude(error="").values_list("key", "error")[:limit]
-    return [Alarm("error", "bad", key, f"{key}: can't fire", error) for key, error in rows]
+    return [
+        Alarm("error", "bad", key, f"{key}: can't fire", error, has_row=is_key(key)) for key, error in rows
+    ]
 
 
 def _overdue(now: datetime, limit: int) -> list[Alarm]:

@@ -439,3 +439,21 @@ def test_a_click_from_htmx_answers_with_a_toast(admin_client_: Client, nightly: 
     assert "toast" in answer.content.decode()
     assert "Let it run" in answer.content.decode()
     assert "page-changed" in json.loads(answer["HX-Trigger"])
+
+
+def test_f11_a_key_without_an_address_breaks_no_page(
+    admin_client_: Client, redis: Redis, nightly: Schedule
+) -> None:
+    """Past every check, as by SQL; and a name beside ours on the index of queues."""
+    bad = ["two words", "a/b", "{{7*7}}", "a\u202eb"]
+    Schedule.objects.bulk_create(
+        [Schedule(key=key, queue="reports", handler="x", rule="@daily") for key in bad]
+    )
+    redis.sadd(keys.QUEUES, "a/b", b"\xff", "")
+    follow()
+    assert Schedule.objects.exclude(error="").count() == len(bad)
+
+    for page in ("/", URL, "/workers/", "/forecast/", "/causes/", "/operations/", "/activity/", "/metrics"):
+        response = admin_client_.get(page)
+        assert response.status_code == 200, page
+    assert "two words: can&#x27;t fire" in admin_client_.get(URL).content.decode()

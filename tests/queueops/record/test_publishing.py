@@ -243,6 +243,19 @@ def test_queues_that_only_redis_knows_get_a_row(redis: Redis, live: Store) -> No
     assert settings(redis, "newcomer")["version"] == "1"
 
 
+def test_g15_a_name_that_no_queue_can_have_is_passed_over(redis: Redis, live: Store) -> None:
+    seed_ready(live, "a")
+    Queue.objects.bulk_create([Queue(name="a/b")])  # past every check
+    redis.sadd(keys.QUEUES, "c/d")
+
+    publishing.run_once(live)
+
+    assert redis.hlen(keys.queue_key("a/b", "settings")) == 0
+    assert not redis.sismember(keys.QUEUES, "a/b")
+    assert sorted(Queue.objects.values_list("name", flat=True)) == ["a/b", QUEUE]
+    assert publishing.run_once(live) == 0
+
+
 # -- policies ------------------------------------------------------------------------------------------
 
 

@@ -164,6 +164,18 @@ def test_a_bad_definition_is_said_and_the_others_run(
     assert world.jobs("bad", queue="default") == []
 
 
+@pytest.mark.parametrize("key", ["two words", "a/b", "", "x" * 81, "é"])
+def test_g15_a_key_that_none_can_have_is_said_and_makes_no_row(world: World, deploy: Any, key: str) -> None:
+    deploy(**{key: TICK, "tick": TICK})
+
+    world.run("2026-05-01 00:01")
+
+    assert world.jobs() == ["20260501T000100Z"]
+    assert [row.key for row in Schedule.objects.all()] == ["tick"]
+    (alarm,) = [each for each in reads.alarms(instant("2026-05-01 00:01")) if each.key == key]
+    assert (alarm.has_row, alarm.why[:18]) == (False, "key: 1 to 80 lette")
+
+
 def test_several_processes_may_start_at_once(world: World, deploy: Any) -> None:
     deploy(tick=TICK)
     for _ in range(3):
