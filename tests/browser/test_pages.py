@@ -336,7 +336,7 @@ def test_g01_hostile_content_runs_nowhere_even_when_swapped_in(admin: Page, stor
     expect(admin.locator("#dialog textarea")).to_be_visible()
     admin.evaluate(COUNT_SWAPS)
     kill(store, "h3", data=data, message=probe)
-    admin.wait_for_function("window.swaps > 0")
+    admin.wait_for_function("() => window.swaps > 0")
 
     assert admin.evaluate("window.__xss") is None
     assert admin.locator("img").count() == 0
