@@ -1,10 +1,12 @@
 """`make shots`: a screenshot of every page, light, dark and at a phone's width, filled with sample data.
 
-`python -m tests.browser.shots [NAME …]` writes only those pages, into var/shots.
+`python -m tests.browser.shots [NAME …]` writes only those pages, into var/shots; with `--readme` the four
+that the README shows, into docs/shots.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ django.setup()
 
 from django.contrib.auth.models import Group, User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
-from playwright.sync_api import Page, ViewportSize, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright  # noqa: E402
 
 from queueops.local_redis import LocalServer, free_port  # noqa: E402
 from queueops.store import Store  # noqa: E402
@@ -31,7 +33,10 @@ from tests.browser.conftest import ARGUMENTS, CHROMIUM  # noqa: E402
 from tests.browser.sample import Sample  # noqa: E402
 from tests.dashboard.conftest import Site  # noqa: E402
 
-OUT = Path(__file__).parent.parent.parent / "var" / "shots"
+ROOT = Path(__file__).parent.parent.parent
+OUT = ROOT / "var" / "shots"
+#: What the README shows: page, scheme.
+README = (("overview", "light"), ("job-dead", "dark"), ("cause", "light"), ("forecast", "dark"))
 WIDE: ViewportSize = {"width": 1320, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
@@ -93,6 +98,9 @@ def main(wanted: list[str]) -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     with site() as (web, ids), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        if wanted == ["--readme"]:
+            shoot_for_readme(browser, web, ids)
+            return 0
         for scheme, size in (("light", WIDE), ("dark", WIDE), ("phone", PHONE)):
             context = browser.new_context(
                 base_url=web.url, viewport=size, color_scheme="dark" if scheme == "dark" else "light"
@@ -108,6 +116,36 @@ def main(wanted: list[str]) -> int:
         browser.close()
     print(f"Screenshots are in {OUT}")
     return 0
+
+
+#: Makes a WebP of a PNG: Chromium can, and nothing else here needs to.
+TO_WEBP = """async png => {
+  const image = new Image();
+  image.src = 'data:image/png;base64,' + png;
+  await image.decode();
+  const canvas = Object.assign(document.createElement('canvas'), {width: image.width, height: image.height});
+  canvas.getContext('2d').drawImage(image, 0, 0);
+  return canvas.toDataURL('image/webp', 0.9).split(',')[1];
+}"""
+
+
+def shoot_for_readme(browser: Browser, web: Site, ids: dict[str, str]) -> None:
+    """Write what fits on a screen of four pages, small."""
+    folder = ROOT / "docs" / "shots"
+    folder.mkdir(exist_ok=True)
+    for name, scheme in README:
+        context = browser.new_context(
+            base_url=web.url, viewport=WIDE, color_scheme="dark" if scheme == "dark" else "light"
+        )
+        page = context.new_page()
+        log_in(page)
+        page.goto(pages(ids)[name])
+        page.wait_for_timeout(250)
+        png = base64.b64encode(page.screenshot()).decode()
+        blank = context.new_page()
+        (folder / f"{name}.webp").write_bytes(base64.b64decode(blank.evaluate(TO_WEBP, png)))
+        context.close()
+    print(f"Screenshots are in {folder}")
 
 
 def log_in(page: Page) -> None:
