@@ -161,7 +161,13 @@ class LimitsForm(ReasonForm):
     )
 
 
-class OperationForm(ReasonForm):
+class StopForm(ReasonForm):
+    """Ask running jobs to stop; what still runs after a while is stopped hard."""
+
+    stop_after = DurationField(required=False, max_length=40, most_s=86_400)
+
+
+class OperationForm(StopForm):
     """How a bulk action goes about it: how many first, how fast, and when it stops by itself."""
 
     verb = forms.CharField(max_length=20)

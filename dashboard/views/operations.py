@@ -115,6 +115,8 @@ def plan_words(given: dict[str, Any]) -> str:
         said.append(f"{delay:g} s from now")
     if share := given.get("stop_share"):
         said.append(f"stops by itself when over {100 * share:g} % fail again")
+    if (after := given.get("stop_after_s")) is not None:
+        said.append(f"asked first, stopped hard after {after:g} s")
     return ", ".join(said) or "all at once"
 
 
@@ -156,6 +158,11 @@ def operation_start(request: HttpRequest) -> HttpResponse:
         )
     except ValueError as error:
         return _form(request, wanted, verb, str(error))
+    return to_operation(request, row)
+
+
+def to_operation(request: HttpRequest, row: models.Operation) -> HttpResponse:
+    """Send who started an operation to its page."""
     page = reverse("operation", args=[row.pk])
     if wants_fragment(request):
         response = HttpResponse(status=HTTPStatus.NO_CONTENT)
@@ -175,6 +182,7 @@ def plan(verb: str, given: dict[str, Any]) -> Plan:
         if verb == "reschedule"
         else (given["after"] if verb == "requeue" else None),
         stop_share=given["stop_percent"] / 100 if runs and given["stop_percent"] else None,
+        stop_after_s=given["stop_after"] if verb == "cancel" else None,
     )
 
 

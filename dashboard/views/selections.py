@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -10,18 +11,23 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from dashboard import acts, lists
+from dashboard import acts, hints, lists
 from dashboard.access import may, needs
 from dashboard.answers import answered, next_url
-from dashboard.forms import ReasonForm, RescheduleForm
+from dashboard.forms import ReasonForm, RescheduleForm, StopForm
 from dashboard.htmx import render_page
 from dashboard.views.jobs import undo_of
+from dashboard.views.operations import to_operation
+from queueops import operations
 from queueops.inspector import Inspector
 from queueops.job import from_ms
+from queueops.operations import Plan, Selection
 from queueops.rights import Right
 
 #: More rows than this are no selection but a filter: an operation does them.
 MOST = 500
+#: So long a person waits for all of them to be asked, at most; the rest is asked by a runner. Seconds.
+ASK_S = 1.0
 
 View = Callable[[HttpRequest, str], HttpResponseBase]
 
@@ -69,7 +75,30 @@ jobs_reschedule = verb_view("reschedule")
 jobs_discard = verb_view("discard")
 jobs_restore = verb_view("restore")
 jobs_purge = verb_view("purge")
-jobs_cancel = verb_view("cancel")
+
+
+@require_POST
+@needs(acts.RIGHT_OF["cancel"])
+def jobs_cancel(request: HttpRequest, queue: str) -> HttpResponseBase:
+    """Ask these running jobs to stop, and hard after a while: an operation, which tells who obeyed."""
+    ids, form = _ids(request), StopForm(request.POST)
+    if not ids:
+        return answered(request, "Nothing is ticked.", good=False, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+    if not form.is_valid():
+        message = next(f"{each}" for errors in form.errors.values() for each in errors)
+        return _form(request, queue, "cancel", ids, error=message)
+    row = operations.start(
+        "cancel",
+        Selection.for_verb("cancel", queue=queue, ids=ids),
+        Plan(stop_after_s=form.cleaned_data["stop_after"]),
+        actor=acts.actor_of(request.user),
+        actor_name=request.user.get_username()[:150],
+        reason=form.cleaned_data["reason"],
+    )
+    # Asked at once; a runner tells what became of them.
+    operations.Runner(row.pk).run_guarded(time.monotonic() + ASK_S)
+    hints.hint(queue)
+    return to_operation(request, row)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -97,6 +97,47 @@ def test_03_stops_a_queue_with_two_clicks(admin: Page, click: Clicks, redis: Red
     expect(admin.locator("#activity-list tbody tr").first).to_contain_text("provider down")
 
 
+def test_03_holds_one_handler_with_two_clicks_and_lifts_it(
+    admin: Page, click: Clicks, sample: Sample, redis: Redis
+) -> None:
+    click("#queue-webhooks >> text=Hold")
+    admin.fill("#dialog [name=handler]", "webhook.deliver")
+    admin.fill("#dialog [name=reason]", "partner is down")
+    admin.select_option("#dialog [name=resume_after]", "30 min")
+    click("#dialog button[type=submit]")
+
+    expect(admin.locator("#live-banner")).to_contain_text("webhooks: handler webhook.deliver is held")
+    expect(admin.locator(".alerts")).to_contain_text("webhooks: handler webhook.deliver is held")
+    hold = models.QueueHold.objects.get()
+    assert hold.until is not None
+    assert timedelta(minutes=29) < hold.until - datetime.now(UTC) < timedelta(minutes=31)
+    assert click.count == 2
+    admin.goto("/activity/")
+    expect(admin.locator("#live-banner")).to_contain_text("partner is down")
+
+    sample.store.renew(Q, ["host:9:zz/1"])
+    assert sample.store.claim(Q, "host:9:zz/1", request=1, limit=100).jobs == []
+    lifting = Clicks(admin)
+    lifting("#live-banner a >> text=is held")
+    expect(admin.locator("#holds")).to_contain_text(re.compile(r"[1-9]\d* kept back · partner is down"))
+    lifting("#holds >> text=Lift")
+    expect(admin.locator("#holds")).to_have_count(0)
+    expect(admin.locator("#live-banner")).not_to_contain_text("webhook.deliver")
+    assert lifting.count == 2
+    assert sample.store.claim(Q, "host:9:zz/1", request=2, limit=1).jobs != []
+
+
+def test_03_holds_one_cause_with_three_clicks(admin: Page, click: Clicks) -> None:
+    click(".side >> text=Causes")
+    click("#cause-list tbody tr >> nth=0 >> text=Hold")
+    admin.fill("#dialog [name=reason]", "partner is down")
+    click("#dialog button[type=submit]")
+
+    expect(admin.locator("#live-banner")).to_contain_text("cause ConnectTimeout")
+    assert click.count == 3
+    assert {row.kind for row in models.QueueHold.objects.all()} == {"cause"}
+
+
 def test_04_slows_a_queue_down_with_three_clicks(admin: Page, click: Clicks) -> None:
     click("#queue-webhooks th a")
     click("text=Limits…")
@@ -166,7 +207,7 @@ def test_07_finds_stuck_workers_with_one_click(admin: Page, click: Clicks) -> No
     assert click.count == 1
 
 
-def test_08_cancels_running_jobs_with_two_clicks(
+def test_08_cancels_running_jobs_with_three_clicks_and_sees_who_obeyed(
     admin: Page, click: Clicks, redis: Redis, sample: Sample
 ) -> None:
     admin.goto(
@@ -174,10 +215,33 @@ def test_08_cancels_running_jobs_with_two_clicks(
     )  # where a line of the overview, or a link from a colleague, leads
     click("#tick-page")
     click("#bulk [data-verb=cancel]")
+    expect(admin.locator("#dialog")).to_contain_text("its process is ended")
+    admin.select_option("#dialog [name=stop_after]", "30 s")
+    admin.fill("#dialog [name=reason]", "wrong customer")
+    click("#dialog button[type=submit]")
 
-    expect(admin.locator(".toast")).to_contain_text("12 jobs asked to stop")
+    expect(admin).to_have_url(re.compile("/operations/"))
+    expect(admin.locator("#operation-body")).to_contain_text("asked first, stopped hard after 30 s")
+    expect(admin.locator("#operation-body tr", has_text="still run")).to_contain_text("12")
+    assert click.count == 3
     assert redis.hget(f"queueops:{{{Q}}}:job:{sample.ids['pending']}", "cancel") is not None
+    assert redis.zcard(f"queueops:{{{Q}}}:stops") == 12
+    admin.goto(f"/queues/{Q}/?state=pending")
     expect(admin.locator(".jobs tbody tr").first).to_contain_text("asked to stop")
+
+
+def test_08_cancels_what_matches_a_filter_with_two_clicks(admin: Page, click: Clicks, redis: Redis) -> None:
+    admin.goto(f"/queues/{Q}/?state=pending&handler=webhook.deliver")
+    click("#cancel-matching")
+    expect(admin.locator("#dialog")).to_contain_text("What still runs after that")
+    admin.select_option("#dialog [name=stop_after]", "2 min")
+    click("#dialog button[type=submit]")
+
+    expect(admin).to_have_url(re.compile("/operations/"))
+    row = models.Operation.objects.order_by("-created_at").first()
+    assert row is not None
+    assert (row.verb, row.filter) == ("cancel", {"handler": "webhook.deliver"})
+    assert row.arguments == {"stop_after_s": 120.0}
     assert click.count == 2
 
 
