@@ -201,9 +201,10 @@ STORAGES: dict[str, dict[str, Any]] = {
 # --- Database -----------------------------------------------------------------------------------------
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES: dict[str, dict[str, Any]] = {
-    "default": env.db_url("DATABASE_URL", default=f"sqlite:///{VAR_DIR / 'db.sqlite3'}"),
-}
+DATABASE_URL = env.str("DATABASE_URL", default="") or f"sqlite:///{VAR_DIR / 'db.sqlite3'}"
+if urlsplit(DATABASE_URL).scheme not in environ.Env.DB_SCHEMES:
+    raise ImproperlyConfigured("DATABASE_URL must be a URL as postgres://user:password@host:5432/database")
+DATABASES: dict[str, dict[str, Any]] = {"default": dict(env.db_url_config(DATABASE_URL))}
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     # Web, workers and mirror share the file. WAL lets readers go on while one writes; IMMEDIATE takes the
     # write lock at BEGIN, where waiting works, and not in mid-transaction, where SQLite answers "database

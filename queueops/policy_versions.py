@@ -67,7 +67,7 @@ def _wanted() -> dict[str, str]:
             # The others are published, and of this one what it said when it could be.
             if (row.name, str(error)) not in _told:
                 _told.add((row.name, str(error)))
-                log.error("policy %s can't be used, its last version that can be is: %s", row, error)
+                log.error("policy %s can't be used, what it said before stays: %s", row, error)
             if (known := row.versions.order_by("-version").first()) is not None:
                 wanted[row.name] = replace(known.policy_then(), version=known.version).to_json()
     return wanted

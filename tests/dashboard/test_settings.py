@@ -160,3 +160,20 @@ def test_channels_use_the_engines_redis_unless_told_otherwise(
     hosts = settings_with(tmp_path, **env)["hosts"]
 
     assert hosts == [{**expected, "socket_timeout": None, "socket_connect_timeout": 5}]
+
+
+def test_a_database_url_that_is_none_is_refused_with_one_line_and_without_repeating_it(
+    tmp_path: Path,
+) -> None:
+    done = ended(["manage.py", "check"], tmp_path, DATABASE_URL="secret@db.example.com/queueops")
+
+    assert done.returncode != 0
+    assert done.stderr.strip() == (
+        "QueueOps is not configured: DATABASE_URL must be a URL as postgres://user:password@host:5432/database"
+    )
+
+
+def test_an_empty_variable_is_as_none(tmp_path: Path) -> None:
+    empty = {"DATABASE_URL": "", "REDIS_URL": "", "SECRET_KEY": "", "CHANNELS_REDIS_URL": ""}
+
+    assert settings_with(tmp_path, **empty) == settings_with(tmp_path)
