@@ -13,13 +13,14 @@ from django.db import DatabaseError, InterfaceError, router
 from redis.exceptions import RedisError
 
 from queueops import keys
+from queueops.errors import StoreUnavailable
 from queueops.events import after
 from queueops.inspector.reads import Reads
 from queueops.job import from_ms
 from queueops.mirror.batch import SAYS_STATE_S, Batch
 from queueops.mirror.reading import BATCH, Reading, read
 from queueops.models import Job, MirrorState
-from queueops.signals import events_mirrored
+from queueops.signals import events_mirrored, events_recorded
 from queueops.store import Store
 
 log = logging.getLogger("queueops.mirror")
@@ -54,6 +55,10 @@ def copy_reading(store: Store, reading: Reading) -> Pass:
     if not reading.count:
         return Pass(0, True, batch.note_nothing())
     batch.write()
+    told = events_recorded.send_robust(sender=Job, queue=reading.queue, events=reading.events)
+    for _, answer in told:
+        if isinstance(answer, StoreUnavailable):  # others are logged, and keep nothing back
+            raise answer
     stream = keys.queue_key(reading.queue, "events")
     try:
         store.connection.client.xtrim(stream, minid=after(reading.last_id), approximate=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from queueops.bridges.celery import fleet  # a Celery worker that loads it joins the fleet
+from queueops.bridges.celery import aftermath, fleet  # a Celery worker that loads it joins the fleet
 from queueops.bridges.celery.handlers import CeleryTasks, handler_from
 from queueops.bridges.celery.queue_task import QueueTask
 from queueops.bridges.celery.results import QueueResults
 from queueops.handlers import register_resolver
 
-__all__ = ["CeleryTasks", "QueueResults", "QueueTask", "fleet", "handler_from"]
+__all__ = ["CeleryTasks", "QueueResults", "QueueTask", "aftermath", "fleet", "handler_from"]
 
 register_resolver(CeleryTasks())

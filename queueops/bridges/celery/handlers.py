@@ -36,7 +36,8 @@ class CeleryTasks:
         return self._handler(task) if isinstance(task, Task) else None
 
     def adopt(self, module: ModuleType) -> None:
-        """Do nothing: a task registers itself when its module is imported."""
+        """Remember whose tasks these are; each has registered itself when its module was imported."""
+        site_app()
 
     def names(self) -> Iterable[str]:
         return [name for name in site_app().tasks if _is_handler(name) and name not in _BUILT_IN]
@@ -53,17 +54,24 @@ def _is_handler(name: str) -> bool:
     return name in _BUILT_IN or not name.startswith(("celery.", "queueops.fleet."))
 
 
+_site: Celery[Any] | None = None
+
+
 def site_app() -> Celery[Any]:
     """The app whose tasks are handlers: the one that this process made current.
 
     A thread starts without a current app and sees the default one, so that this one becomes it, unless
-    the site chose another.
+    the site chose another; also then it is the one.
     """
+    global _site
     current, default = _state._tls.current_app, _state.default_app
-    if current is not None and (default is None or default.main == "default"):  # Celery's stopgap
+    if current is None:
+        found: Celery[Any] = _state.get_current_app() if _site is None else _site
+        return found
+    if default is None or default.main == "default":  # Celery's stopgap
         current.set_default()
-    app: Celery[Any] = _state.get_current_app()
-    return app
+    _site = current
+    return _site
 
 
 def handler_from(task: Task[..., Any]) -> Handler:

@@ -66,22 +66,27 @@ def succeeded(app: Celery[Any], request: JobRequest, result: Any) -> None:
 def failed(app: Celery[Any], delivery: Delivery, request: JobRequest, error: BaseException) -> None:
     """Call or send the errbacks of a job that is dead; what goes wrong with one is logged."""
     requeues = None
-    for each in _distinct(request.errbacks or []):
+    for each in distinct(request.errbacks or []):
         errback = Signature.from_dict(each, app=app)
         try:
-            if _takes_the_error(app, errback):
+            if takes_the_error(app, errback):
                 errback(request, error, error.__traceback__)
                 continue
             if requeues is None:
                 requeues = _insist(partial(_requeues, delivery))
-            if requeues:  # another life of the job: its errback shall run again
-                errback.set(task_id=f"{errback.options.get('task_id')}.{requeues}")
+            errback.set(task_id=id_of(errback, requeues))
             _insist(partial(_send, request, errback, request.id))
         except Exception:
             logger.exception("%s of %s: its link_error failed", delivery.id, delivery.queue)
 
 
-def _takes_the_error(app: Celery[Any], errback: Signature[Any]) -> bool:
+def id_of(errback: Signature[Any], requeues: int) -> str:
+    """The id of a call of an errback: in another life of its job it shall run again."""
+    own = str(errback.options.get("task_id"))
+    return f"{own}.{requeues}" if requeues else own
+
+
+def takes_the_error(app: Celery[Any], errback: Signature[Any]) -> bool:
     """Whether Celery calls this errback here, with the request and the error, instead of sending it."""
     try:
         header = getattr(errback.type, "__header__", None)
@@ -114,7 +119,7 @@ def _requeues(delivery: Delivery) -> int:
     return job.requeues if job is not None else 0
 
 
-def _distinct(signatures: Iterable[Any]) -> list[Any]:
+def distinct(signatures: Iterable[Any]) -> list[Any]:
     """Each signature once, as Celery calls them."""
     found: list[Any] = []
     for each in signatures:

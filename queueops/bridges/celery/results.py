@@ -181,7 +181,7 @@ def _meta(task_id: str, job: Job | None) -> dict[str, Any]:
     elif state == states.REVOKED:
         result = TaskRevokedError(job.reason or "revoked")
     elif state in {states.FAILURE, states.RETRY}:
-        result = _exception(job, error)
+        result = exception_of(job)
     elif state == PROGRESS:
         current, _, total = (job.progress or "").partition("/")
         result = {"current": int(current), "total": int(total or 0)}
@@ -202,8 +202,9 @@ def _meta(task_id: str, job: Job | None) -> dict[str, Any]:
     }
 
 
-def _exception(job: Job, error: dict[str, Any]) -> Exception:
+def exception_of(job: Job) -> Exception:
     """The error of a job as an exception of its class, where this process has loaded it."""
+    error = job.error or {}
     message = str(error.get("message") or "")
     if (kind := _ENDS.get(job.cause or "")) is not None:
         return kind(message)
