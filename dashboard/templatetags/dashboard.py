@@ -54,6 +54,12 @@ def duration(seconds: float | None) -> str:
 
 
 @register.filter
+def time_left(seconds: float | None) -> str:
+    """Write what is left of a lease, or for how long it has been over."""
+    return f"over for {duration(-seconds)}" if seconds is not None and seconds < 0 else duration(seconds)
+
+
+@register.filter
 def duration_ms(milliseconds: float | None) -> str:
     """Write a duration given in ms."""
     return duration(None if milliseconds is None else milliseconds / 1000)

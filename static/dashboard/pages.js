@@ -427,4 +427,5 @@
   document.addEventListener("htmx:ws:after:message:incoming", () => queueMicrotask(settle));
   fillZone(document);
   settle();
+  one(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone's menu scrolls
 })();

@@ -76,6 +76,7 @@ class Sample:
         self._running()
         self._ready(31)
         self._discarded(9)
+        self._schedules()
         for queue in ("webhooks", "mail", "billing", "crm-sync", "reports"):
             catch_up(self.store, queue)
         self._people()
@@ -270,6 +271,35 @@ class Sample:
         ids = self._put("webhooks", [self._hook(i) for i in range(count)])
         self.store.discard("webhooks", ids, actor="user:1", reason="customer left; ticket 4411")
         self.ids["discarded"] = ids[0]
+
+    def _schedules(self) -> None:
+        """Make two schedules whose slots of late have run, but for one that ran late and one left out."""
+        now = timezone.now().replace(second=0, microsecond=0)
+        for key, queue, handler, rule, every in (
+            ("nightly-report", "reports", "reports.nightly", "0 3 * * *", timedelta(days=1)),
+            ("sync-contacts", "crm-sync", "crm.sync_contact", "*/15 * * * *", timedelta(minutes=15)),
+        ):
+            row = models.Schedule.objects.create(key=key, queue=queue, handler=handler, rule=rule)
+            last = now.replace(hour=3, minute=0) if every.days else now.replace(minute=now.minute // 15 * 15)
+            last -= every if last + timedelta(minutes=2) > now else timedelta()
+            row.next_slot_at = last + every
+            row.save(update_fields=["next_slot_at"])
+            for ago in range(40):
+                at = last - ago * every
+                if ago == 9:
+                    row.slots.create(slot_at=at, state="skipped", reason="left out by dana")
+                    continue
+                started = at + timedelta(minutes=4 if ago == 23 else 0, seconds=1)
+                row.slots.create(
+                    slot_at=at,
+                    state="late" if ago == 23 else "ran",
+                    queue=queue,
+                    job_id=f"{key}-{ago}",
+                    fired_at=started,
+                    started_at=started,
+                    finished_at=started + timedelta(seconds=_RANDOM.uniform(8, 40)),
+                    outcome="done",
+                )
 
     # -- what people did ---------------------------------------------------------------------------------
 

@@ -292,11 +292,15 @@ def test_10_throws_poison_away_with_three_clicks_and_takes_it_back(
 
 
 def test_11_sees_whether_the_nightly_run_happened(admin: Page, click: Clicks) -> None:
-    if not admin.locator(".side >> text=Schedules").count():
-        pytest.skip("this site has no schedules page yet")
     click(".side >> text=Schedules")
-    expect(admin.locator("h1")).to_contain_text("Schedules")
-    assert click.count <= 2
+    nightly = admin.locator("#schedule-nightly-report")
+    expect(nightly).to_contain_text("ran")
+    expect(nightly.locator("svg.slots")).to_be_visible()
+    click(nightly.get_by_role("button", name="Run now"))
+
+    expect(admin.locator(".toast")).to_contain_text("nightly-report runs now")
+    assert models.ScheduleSlot.objects.filter(suffix__startswith="hand-").count() == 1
+    assert click.count == 2
 
 
 def test_12_sees_who_did_what_with_one_click(admin: Page, click: Clicks) -> None:

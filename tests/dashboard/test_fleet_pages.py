@@ -13,6 +13,7 @@ from django.utils import timezone
 from redis import Redis
 
 from dashboard import conditions, queries
+from dashboard.templatetags.dashboard import time_left
 from queueops import keys, models, publishing
 from queueops.store import Store
 from tests.dashboard.pages import Q, enqueue, kill, person, record, run, spec, streamed
@@ -180,6 +181,11 @@ def test_workers_show_leases_and_jobs_the_silent_first(redis: Redis, store: Stor
     assert redis.exists(keys.drain("host:8:run"))
     assert models.OperatorAction.objects.get(verb="drain").filter == {"worker": "host:8:run"}
     assert admin.post("/workers/host:1:nobody/drain/").status_code == 404
+
+
+@pytest.mark.parametrize(("left_s", "text"), [(4.5, "4.5 s"), (-28.2, "over for 28 s"), (None, "–")])
+def test_what_is_left_of_a_lease_is_told_also_when_it_is_over(left_s: float | None, text: str) -> None:
+    assert time_left(left_s) == text
 
 
 def test_search_finds_ids_prefixes_handlers_causes_and_tags_over_all_states(
