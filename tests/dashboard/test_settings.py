@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -177,3 +178,10 @@ def test_an_empty_variable_is_as_none(tmp_path: Path) -> None:
     empty = {"DATABASE_URL": "", "REDIS_URL": "", "SECRET_KEY": "", "CHANNELS_REDIS_URL": ""}
 
     assert settings_with(tmp_path, **empty) == settings_with(tmp_path)
+
+
+def test_every_variable_that_an_operator_may_set_is_in_the_example() -> None:
+    read = set(re.findall(r'env\.\w+\("([A-Z_]+)"', (ROOT / "dashboard/settings.py").read_text()))
+    told = set(re.findall(r"^#([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+
+    assert read - told == {"ENV_FILE", "DEMO_API_URL"}  # of tests and of the demo
