@@ -162,7 +162,7 @@ def serious(page: Page, **options: object) -> list[str]:
 
     Playwright evaluates in the page over its debugging protocol, which the page's policy does not bind.
     """
-    found = Axe().run(page, options=options or None).response["violations"]
+    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
     return [
         f"{each['id']}: {node['html']}"
         for each in found
