@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import psutil
 
@@ -17,7 +18,7 @@ from queueops.job import Job
 from queueops.policies import RetryPolicy
 from queueops.states import JobState
 from tests.queueops.bridges.fleet import LEASE_S, QUEUE, Fleet, knows
-from tests.queueops.bridges.ground import Ground, Started, eventually
+from tests.queueops.bridges.ground import Ground, Started, eventually, start
 
 
 def test_jobs_run_in_celery_workers(fleet: Fleet, key: str) -> None:
@@ -139,6 +140,37 @@ def test_a_job_that_kills_its_process_every_time_is_dead(fleet: Fleet, key: str)
     assert (job.cause, job.rescues) == ("poison", 4)
     assert "SIGSEGV" in str(job.error)
     assert len(fleet.notes(key)) == 4
+
+
+_PLAIN_APP = """
+import queueops.bridges.celery
+from celery import Celery
+app = Celery("alone", broker={url!r}, backend={url!r})
+@app.task(name="alone.double")
+def double(x):
+    return 2 * x
+"""
+
+
+def test_a_celery_worker_without_a_django_project_runs_its_own_tasks_and_says_what_it_does_not(
+    ground: Ground, tmp_path: Path
+) -> None:
+    url = f"redis+socket://{ground.server.unix_socket}?virtual_host=7"
+    (tmp_path / "alone.py").write_text(_PLAIN_APP.format(url=url))
+    env = {name: value for name, value in ground.env.items() if name != "DJANGO_SETTINGS_MODULE"}
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.getcwd()])
+    worker = start(
+        tmp_path / "alone.log", env, "-m", "celery", "-A", "alone", "worker", "-c", "1", "-l", "INFO"
+    )
+    try:
+        call = "from alone import double; print(double.delay(4).get(timeout=60))"
+        found = subprocess.run(
+            [sys.executable, "-c", call], env=env, capture_output=True, text=True, check=True
+        )
+        assert found.stdout == "8\n"
+        eventually(lambda: worker.log.count("runs no jobs of QueueOps: ") == 1, what=lambda: worker.log)
+    finally:
+        worker.stop()
 
 
 _ENDS = """

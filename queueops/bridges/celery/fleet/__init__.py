@@ -1,11 +1,12 @@
 """A Celery fleet as executor: `runworkers --executor celery` claims jobs, Celery workers run them.
 
-A Celery worker joins by itself when its app has loaded `queueops.bridges.celery`, which any QueueTask
-does, and the Django app `queueops` in every Celery worker of its project.
+A Celery worker joins by itself when its app has loaded `queueops.bridges.celery`, which any QueueTask does;
+a project without one imports it in its `celery.py`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery import Task, shared_task
-from celery.signals import celeryd_init
+from celery.signals import celeryd_init, worker_ready
 from kombu import Exchange, Queue
 
 from queueops.bridges.celery.fleet.board import FleetBoard
+
+logger = logging.getLogger("queueops.fleet")
 
 #: The task that Celery workers run; its name is no handler's.
 WRAPPER = "queueops.fleet.run"
@@ -55,8 +58,12 @@ def own_queue(nodename: str) -> Queue:
 def _join(sender: str, instance: Any, **_: Any) -> None:
     """A Celery worker starts: make what its pool will share, and add the steps of its start."""
     global _here
-    from queueops.bridges.celery.fleet.steps import LeaseStep, OwnQueueStep  # what only a worker needs
-
+    try:
+        from queueops.bridges.celery.fleet.steps import LeaseStep, OwnQueueStep  # what only a worker needs
+    except Exception as error:  # without Django's settings: its own Celery tasks must run all the same
+        said = f"this Celery worker runs no jobs of QueueOps: {error}"
+        worker_ready.connect(lambda **_: logger.error(said), weak=False)  # there is no log before
+        return
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     _here = Here(worker, FleetBoard())
     instance.app.steps["worker"].add(LeaseStep)
