@@ -4,6 +4,8 @@ import os
 
 from celery import Celery
 
+import queueops.bridges.celery  # noqa: F401 - its workers join the fleet
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
 
 app = Celery("queueops-site")

@@ -14,6 +14,7 @@ import psutil
 
 from queueops import keys
 from queueops.bridges.celery.fleet.presence import Member, Presence
+from queueops.connection import Connection
 from queueops.job import Job
 from queueops.policies import RetryPolicy
 from queueops.states import JobState
@@ -140,6 +141,17 @@ def test_a_job_that_kills_its_process_every_time_is_dead(fleet: Fleet, key: str)
     assert (job.cause, job.rescues) == ("poison", 4)
     assert "SIGSEGV" in str(job.error)
     assert len(fleet.notes(key)) == 4
+
+
+def test_the_workers_of_the_sites_own_app_join_the_fleet(ground: Ground) -> None:
+    words = ["-m", "celery", "-A", "dashboard", "worker", "-c", "1", "--loglevel", "INFO", "-n", "site@h"]
+    broker = f"redis+socket://{ground.server.unix_socket}?virtual_host=8"
+    worker = start(ground.folder / "site.log", {**ground.env, "CELERY_BROKER_URL": broker}, *words)
+    try:
+        presence = Presence(Connection(ground.url))
+        eventually(lambda: "site@h" in presence.members(), what=lambda: worker.log, within=80)
+    finally:
+        worker.stop()
 
 
 _PLAIN_APP = """
