@@ -242,7 +242,7 @@ def test_secrets_are_masked_on_every_page_and_kept_by_an_edit(
 
     pages = [admin_client_.get(f"{URL}{path}").content.decode() for path in ("", "nightly/", "nightly/edit/")]
     form = admin_client_.get(f"{URL}nightly/edit/").context["form"]
-    typed = {**GIVEN, "args": form.initial["args"].replace("1}", "2}"), "queue": "default"}
+    typed = {**GIVEN, "args": form.initial["args"].replace('"day": 1', '"day": 2'), "queue": "default"}
     answer = admin_client_.post(f"{URL}nightly/edit/", typed)
 
     assert answer.status_code == 302
