@@ -35,7 +35,7 @@ RETURNS
 -- @include expire
 -- @include claim
 
-local PROMOTE, RESCUE, HOLD = 200, 100, 200 -- a script's length is everybody else's latency
+local PROMOTE, RESCUE, HOLD = 200, 100, 100 -- a script's length is everybody else's latency
 limit, starts = assert(tonumber(limit)), assert(tonumber(starts))
 if not open() then return { 'fresh' } end
 local wrong = any_wrong_type()

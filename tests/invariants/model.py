@@ -14,7 +14,7 @@ from queueops.states import LIVE, JobState, Lane
 LEASE_MS = 30_000
 KEEP_MS = 86_400_000
 MAX_RESCUES = 3
-HELD_A_CLAIM = 200
+HELD_A_CLAIM = 100
 NO_END = 32_503_680_000_000
 ORDER = (Lane.FIRST, Lane.HIGH, Lane.NORMAL, Lane.LOW)
 ORDER_16TH = (Lane.FIRST, Lane.LOW, Lane.HIGH, Lane.NORMAL)
