@@ -64,10 +64,10 @@ def test_no_more_is_handed_over_than_the_fleet_is_free_to_run(fleet: Fleet, key:
     assert len({note["pid"] for note in fleet.notes(key)}) == 4  # both workers, all of their processes
     urgent = fleet.call("add", key, 1, 2, priority="high")
     fleet.ground.let_go(key)
-    fleet.wait_for(urgent)
-    assert fleet.inspector.counts(QUEUE)[JobState.READY] > 0  # it did not wait for them
-    for job in held:
+    for job in (urgent, *held):
         fleet.wait_for(job)
+    claimed = [event[b"id"].decode() for event in fleet.events() if event[b"verb"] == b"claim"]
+    assert claimed.index(urgent.id) == 4  # the next one, before the eight that waited already
     assert len(fleet.notes(key, "effect")) == 12
     assert fleet.releases() == []  # nor was any claimed for nothing
 
