@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from queueops import doctor, keys, operations
 from queueops.connection import connection
@@ -546,6 +547,7 @@ def test_a05_reschedule_beside_promotion_answers_the_truth(redis: Redis) -> None
                 if Inspector().now_ms() < moved_to:
                     early.add(job.id)
                 child.ack(job)
+        connections.close_all()
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
     for thread in threads:
