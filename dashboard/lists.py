@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 from dashboard import known, payloads
 from dashboard.forms import FilterForm
 from dashboard.visible import one_line
-from queueops import models
+from queueops import keys, models
 from queueops.inspector import Inspector
 from queueops.job import Job, from_ms, to_ms
 from queueops.states import JobState
@@ -208,8 +208,8 @@ def _from_record(inspector: Inspector, wanted: Filter, after: str) -> ListPage:
     records = list(found.order_by(*order)[: PAGE_SIZE + 1])
     more, records = len(records) > PAGE_SIZE, records[:PAGE_SIZE]
     rows = [
-        Row(job, record.since, moved=job.state != wanted.state)
-        for record, job in zip(records, _live(inspector, records), strict=True)
+        Row(job, at, moved=job.state != wanted.state)
+        for job, at in zip(_live(inspector, records), _own_times(inspector, records), strict=True)
     ]
     last = f"{to_ms(records[-1].since)}~{records[-1].pk}" if more else None
     return ListPage(
@@ -220,6 +220,20 @@ def _from_record(inspector: Inspector, wanted: Filter, after: str) -> ListPage:
         inspector.now_ms(),
         from_record=True,
     )
+
+
+def _own_times(inspector: Inspector, records: Sequence[models.Job]) -> list[datetime | None]:
+    """Return what Redis sorts each state by: when a job is due, its keep time ends, or it came there.
+
+    The record's indexes go by the last of them.
+    """
+    if not records or records[0].state != JobState.DISCARDED:
+        return [record.run_at if record.state == JobState.DELAYED else record.since for record in records]
+    connection = inspector.connection
+    key = keys.jobs_in(records[0].queue, JobState.DISCARDED)
+    with connection.translating():
+        ends = connection.client.zmscore(key, [record.job_id for record in records])
+    return [from_ms(int(end)) if end is not None else None for end in ends]
 
 
 def _live(inspector: Inspector, records: Sequence[models.Job]) -> list[Job]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 import pytest
 from redis import Redis
@@ -50,6 +51,39 @@ def test_each_state_has_its_list_and_its_count(redis: Redis, store: Store, where
     assert sorted(rows(page)) == sorted(wanted[where])
     counts = dict(re.findall(r'\?state=(\w+)"[^>]*>\w+<b>(\d+)</b>', page))
     assert counts == {"delayed": "1", "ready": "1", "pending": "1", "dead": "2", "discarded": "3"}
+
+
+def test_list_goes_by_its_states_own_time_in_either_direction(redis: Redis, store: Store) -> None:
+    for place, job in enumerate(("b", "c", "a")):
+        enqueue(store, job, delay_ms=9_000_000 + 60_000 * place)
+    viewer = person("Viewer")
+
+    shown = [
+        rows(html(viewer, f"/queues/{Q}/?state=delayed{order}"))
+        for order in ("", "&order=oldest", "&order=newest")
+    ]
+
+    assert shown == [["b", "c", "a"], ["b", "c", "a"], ["a", "c", "b"]]
+
+
+@pytest.mark.parametrize("where", ["delayed", "discarded"])
+def test_filtered_rows_tell_the_time_that_their_heading_names(redis: Redis, store: Store, where: str) -> None:
+    enqueue(store, "a", delay_ms=9_000_000, data=spec(tags={"a": "1"}))
+    if where == "discarded":
+        store.discard(Q, ["a"], actor="user:1")
+    record(store)
+    viewer = person("Viewer")
+
+    def told(tag: str) -> list[datetime]:
+        page = html(viewer, f"/queues/{Q}/?state={where}{tag}").partition('data-job="a"')[2]
+        return [
+            datetime.fromisoformat(at) for at in re.findall(r'datetime="([^"]+)"', page.partition("</tr>")[0])
+        ]
+
+    plain, filtered = told(""), told("&tag=a%3D1")  # from Redis, and from the record
+    assert len(plain) == len(filtered) > 0
+    for one, other in zip(plain, filtered, strict=True):
+        assert abs(one - other) < timedelta(seconds=2)
 
 
 def test_pages_do_not_drift_while_rows_move(redis: Redis, store: Store) -> None:
