@@ -100,3 +100,10 @@ def log_in(member: Callable[..., User]) -> Callable[..., User]:
         return user
 
     return enter
+
+
+@pytest.fixture
+def admin(page: Page, site: Site, member: Callable[..., User]) -> Page:
+    """A tab of an administrator, logged in."""
+    enter(page, site, member("Admin"))
+    return page
