@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from queueops import client
+from queueops.bridges.celery import results
 from queueops.connection import Connection
 from queueops.inspector import Inspector
 from queueops.job import new_job_id
@@ -113,3 +114,21 @@ def test_j03_jobs_of_the_future_wait_in_no_celery_worker_and_are_shared_when_the
     assert numbers(notes) == list(range(5_000))
     shares = Counter(note["pid"] in of_a for note in notes if note["what"] == "run")
     assert 1_500 <= shares[True] <= 3_500, shares
+
+
+def test_j07_a_job_that_was_revoked_long_before_does_not_start_after_a_restart_of_the_workers(
+    fleet: Fleet, key: str
+) -> None:
+    fleet.whole("a", "b")
+    revoked, kept = (fleet.call("where", key, number, delay=TWO_HOURS_S) for number in (1, 2))
+
+    assert results.revoke(revoked.id)
+    assert fleet.celery.pop("a").stop() == 0
+    fleet.whole("a", "b")
+    make_due(fleet.connection, QUEUE, TWO_HOURS_S)
+
+    fleet.wait_for(kept)
+    assert numbers(cases.notes(FOLDER, "fleet", key)) == [2]
+    assert fleet.job(revoked).state == JobState.DISCARDED
+    told = [event[b"verb"] for event in fleet.events() if event[b"id"].decode() == revoked.id]
+    assert told == [b"enqueue", b"discard"]

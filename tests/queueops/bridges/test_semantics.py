@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import TimeLimitExceeded
 from celery.result import AsyncResult
 
 from tests.queueops.bridges import plain_app, queue_app
@@ -240,6 +241,17 @@ def test_a_soft_limit_of_one_call(both: Both, key: str) -> None:
 
     assert ours.state == celery.state == "FAILURE"
     assert ours.value[0] == celery.value[0] == "SoftTimeLimitExceeded"
+
+
+def test_a_hard_limit_is_celerys_end(both: Both, key: str) -> None:
+    calls = [app.tasks["cases.hard"].delay(key) for app in (plain_app.app, queue_app.app)]
+
+    for result in calls:
+        with pytest.raises(TimeLimitExceeded):
+            result.get(timeout=30, disable_sync_subtasks=False)
+        assert result.state == "FAILURE"
+    for app in ("plain", "queued"):
+        assert [note["what"] for note in both.ground.notes(app, key)].count("run") == 1
 
 
 def test_ignore_result(both: Both, key: str) -> None:
