@@ -20,13 +20,15 @@ _WORDS = frozenset(
         *("password", "passwd", "passphrase", "passcode", "pwd", "pass", "secret", "secrets", "signature"),
         *("token", "tokens", "jwt", "authorization", "auth", "credential", "credentials", "apikey", "bearer"),
         *("cookie", "cookies", "session", "sessionid", "csrf", "cvv", "cvc", "otp", "pin", "ssn", "pan"),
+        *("iban", "creditcard"),
     }
 )
 #: Two words in a row that together name a secret: api key, card number.
 _PAIRS = frozenset(
     [
         *((first, "key") for first in ("api", "access", "private", "signing", "encryption", "license")),
-        *((first, "number") for first in ("card", "account", "iban")),
+        *((first, "number") for first in ("card", "account")),
+        *((first, "card") for first in ("credit", "debit")),
         ("connection", "string"),
     ]
 )

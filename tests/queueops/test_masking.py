@@ -10,7 +10,7 @@ from queueops.masking import MASK, is_secret, mask, mask_text, redact, secrets_i
     [
         "password", "PASSWORD", "db_password", "userPassword", "api_token", "apiToken", "APIToken", "api-key",
         "apiKey", "X-Api-Key", "Authorization", "client_secret", "private.key", "Set-Cookie", "card_number",
-        "cvv", "PIN",
+        "cvv", "PIN", "credit_card", "creditCard", "CreditCardNumber", "creditcard", "iban", "iban_number",
     ],
 )  # fmt: skip
 def test_secret_names_are_known(name: str) -> None:
@@ -18,7 +18,8 @@ def test_secret_names_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["note", "author", "tokenizer", "max_tokens", "token_count", "monkey", "order", "", 7]
+    "name",
+    ["note", "author", "tokenizer", "max_tokens", "token_count", "monkey", "order", "card", "credit", "", 7],
 )
 def test_other_names_are_not_secret(name: object) -> None:
     assert not is_secret(name)
