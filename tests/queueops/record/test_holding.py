@@ -15,8 +15,10 @@ from queueops.errors import StoreUnavailable
 from queueops.holds import MOST_HOLDS
 from queueops.inspector import Inspector
 from queueops.job import from_ms
+from queueops.mirror import run_once as run_mirror
 from queueops.models import OperatorAction, Queue, QueueHold
 from queueops.payload import encode_spec
+from queueops.rebuild import rebuild
 from queueops.store import Store
 from tests.factories import PERSON, QUEUE, Child, Redis, job, seed_ready, state
 
@@ -79,6 +81,24 @@ def test_a_hold_survives_the_loss_of_redis(redis: Redis, live: Store) -> None:
 
     assert child.take() == []
     assert state(redis, "a") == "delayed"
+
+
+def test_a_held_job_that_redis_lost_is_rebuilt_and_held_again_and_lifted(redis: Redis, live: Store) -> None:
+    """Its record says when it was due, not when its hold would end, which may be never."""
+    holding.hold(QUEUE, "handler", "shop.charge", actor=PERSON)
+    child = Child(live, "host:1:aa/1").register()
+    seed_ready(live, "a", "b", spec=CHARGE)
+    assert child.take() == []
+    run_mirror(live)
+    redis.flushall()
+
+    rebuild(live, actor=PERSON)
+    child = Child(live, "host:2:bb/1").register()
+
+    assert child.take() == []
+    assert "held" in job(redis, "a")
+    holding.lift(QUEUE, "handler", "shop.charge", actor=PERSON)
+    assert {each.id for each in child.take()} == {"a", "b"}
 
 
 def test_a_hold_is_over_by_redis_time_and_its_row_follows(redis: Redis, live: Store) -> None:
