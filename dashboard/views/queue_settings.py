@@ -18,7 +18,7 @@ from dashboard.forms import LimitsForm, PauseForm, ReasonForm
 from dashboard.htmx import render_page
 from dashboard.templatetags.dashboard import count, duration
 from queueops import models, publishing
-from queueops.errors import QueueOpsError, StoreUnavailable
+from queueops.errors import PolicyError, QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.job import from_ms
 from queueops.policies import DEFAULT_POLICY, describe
@@ -163,8 +163,11 @@ def effect(row: models.Queue, given: Any) -> str:
 
 def _retries(row: models.Queue, chosen: models.RetryPolicy | None) -> str:
     """Return what another retry policy changes, as a sentence; '' for the one that the queue has."""
-    old = row.default_policy.policy() if row.default_policy else DEFAULT_POLICY
-    new = chosen.policy() if chosen else DEFAULT_POLICY
+    try:
+        old = row.default_policy.policy() if row.default_policy else DEFAULT_POLICY
+        new = chosen.policy() if chosen else DEFAULT_POLICY
+    except PolicyError as error:  # written past every check
+        return f" A retry policy can't be used: {error}."
     if (old.name, old.version) == (new.name, new.version):
         return ""
     before, after = (estimates.retries_within_an_hour(policy) for policy in (old, new))

@@ -286,6 +286,16 @@ def test_another_policy_says_how_often_a_failing_job_is_tried(redis: Redis, stor
     assert admin.post(f"/queues/{Q}/limits/", {"default_policy": "nobody"}).status_code == 422
 
 
+def test_c15_a_policy_that_can_not_be_is_told_beside_the_limits(redis: Redis, store: Store) -> None:
+    enqueue(store, "a")
+    models.RetryPolicy.objects.bulk_create([models.RetryPolicy(name="wild")])  # past every check
+
+    form = person("Admin").get(f"/queues/{Q}/limits/form/?default_policy=wild")
+
+    assert form.status_code == 200
+    assert "A retry policy can&#x27;t be used: delays_s" in form.content.decode()
+
+
 def test_metrics_hold_statistics_and_conditions(redis: Redis, store: Store) -> None:
     kill(store, "d", cause="abc123abc123")
     enqueue(store, "x")
