@@ -63,8 +63,8 @@ def listen(app: Celery[Any]) -> None:
 
     def listener(name: str) -> Any:
         def heard(sender: Any = None, **given: Any) -> None:
-            if not sender.name.startswith("cases."):
-                return
+            if not sender.name.startswith("cases.") or sender.app.main != app.main:
+                return  # a process may have loaded both apps
             request = given.get("request") or sender.request
             fields: dict[str, Any] = {"task": sender.name, "state": given.get("state")}
             if "exception" in given:
