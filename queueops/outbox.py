@@ -29,7 +29,7 @@ from queueops.mirror.fold import JobRow as MirrorRow
 from queueops.mirror.rows import BLANK, insert_accepted, write_tags
 from queueops.models import Job as JobRow
 from queueops.models import Queue
-from queueops.models.jobs import ACCEPTED, DUPLICATE_OF, GONE
+from queueops.models.jobs import ACCEPTED, DUPLICATE_OF, DUPLICATES, GONE
 from queueops.payload import decode_spec
 from queueops.states import JobState, Lane
 from queueops.store import Enqueued, Store
@@ -184,12 +184,14 @@ def _known(using: str, prepared: Iterable[Prepared]) -> dict[tuple[str, str], Jo
 
 def _reopen(using: str, row: JobRow, item: Prepared, now: datetime) -> bool:
     """Let an id begin a new life whose last one is over and no longer answered for by Redis."""
-    if row.state not in _OVER:
+    rows = JobRow.objects.using(using).filter(pk=row.pk, state=row.state, last_event=row.last_event)
+    if row.state == JobState.DISCARDED.value:
+        rows = rows.filter(DUPLICATES)
+    elif row.state not in _OVER:
         return False
     if row.state == JobState.DONE.value and row.since + timedelta(seconds=_done_keep_s(row.queue)) > now:
         return False
     values = {**_BEGINNING, **_row(item, now)}
-    rows = JobRow.objects.using(using).filter(pk=row.pk, state=row.state, last_event=row.last_event)
     return bool(rows.update(**values))
 
 
@@ -240,11 +242,10 @@ def _settle(using: str, queue: str, answer: Enqueued) -> None:
     now = timezone.now()
     rows = JobRow.objects.using(using).filter(queue=queue, job_id=answer.id, state=ACCEPTED)
     if answer.there != answer.id:
-        # Gone and not discarded: Redis never had it, so there is nothing to restore, and its id is free.
         keep = timedelta(seconds=config().record_discarded_s)
         rows.update(
-            state=GONE, reason=f"{DUPLICATE_OF}{answer.there}", since=now, finished_at=now,
-            keep_until=now + keep,
+            state=JobState.DISCARDED.value, reason=f"{DUPLICATE_OF}{answer.there}", since=now,
+            finished_at=now, keep_until=now + keep,
         )  # fmt: skip
     elif answer.state == JobState.DONE.value:
         # Known, and its end was recorded before the row was opened again: no event follows.

@@ -19,7 +19,7 @@ from queueops.inspector.reads import Reads
 from queueops.job import from_ms, spec_parts, to_ms
 from queueops.mirror.copy import alias, catch_up
 from queueops.models import Job, JobEvent, MirrorState, OperatorAction, Queue
-from queueops.models.jobs import DUPLICATE_OF
+from queueops.models.jobs import DUPLICATE_OF, DUPLICATES
 from queueops.publishing import run_once as publish_all
 from queueops.states import JobState, Lane
 from queueops.store import Store
@@ -180,7 +180,7 @@ def _pages(using: str, queue: str) -> Iterator[list[Job]]:
     last = 0
     while True:
         rows = Job.objects.using(using).filter(queue=queue, state__in=_COMES_BACK, pk__gt=last).order_by("pk")
-        page = list(rows[:_PAGE])
+        page = list(rows.exclude(DUPLICATES)[:_PAGE])
         if not page:
             return
         yield page

@@ -6,13 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from django.db import DatabaseError, InterfaceError
-from django.db.models import Q
 
 from queueops import outbox
 from queueops.client import Prepared
 from queueops.job import Job
 from queueops.models import Job as JobRow
-from queueops.models.jobs import DUPLICATE_OF, GONE
+from queueops.models.jobs import GONE
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +29,10 @@ class Record:
 
 
 def find(job_id: str, queue: str | None = None) -> Job | None:
-    """The job as the record knows it; None for one that is purged, or while the database is away.
-
-    One that met a holder of its unique key is gone, and its reason names the holder.
-    """
+    """The job as the record knows it; None for one that is purged, or while the database is away."""
     try:
         for alias in outbox.databases():
-            purged = Q(state=GONE) & ~Q(enqueued_at=None, reason__startswith=DUPLICATE_OF)
-            rows = JobRow.objects.using(alias).filter(job_id=job_id).exclude(purged)
+            rows = JobRow.objects.using(alias).filter(job_id=job_id).exclude(state=GONE)
             if queue is not None:
                 rows = rows.filter(queue=queue)
             row = rows.order_by("-since").first()

@@ -14,6 +14,7 @@ from queueops.inspector import Inspector
 from queueops.job import to_ms
 from queueops.mirror.copy import alias
 from queueops.models import Job, MirrorState
+from queueops.models.jobs import DUPLICATES
 from queueops.states import LISTED, JobState, Lane
 from queueops.store import Store
 
@@ -89,6 +90,7 @@ def _compared_states(store: Store, queue: str) -> list[JobState]:
 def _counts(store: Store, queue: str) -> Iterator[tuple[None, str]]:
     here = Inspector(store.connection).counts(queue)
     rows = Job.objects.using(alias()).filter(queue=queue, state__in=[state.value for state in LISTED])
+    rows = rows.exclude(DUPLICATES)
     recorded = dict(rows.values_list("state").annotate(count=Count("pk")).values_list("state", "count"))
     for state in _compared_states(store, queue):
         there, ours = here.get(state, 0), recorded.get(state.value, 0)
@@ -121,7 +123,7 @@ def _ids_in_redis(store: Store, queue: str, state: JobState) -> list[str]:
 
 def _ids_in_record(queue: str, state: JobState) -> list[str]:
     rows = Job.objects.using(alias()).filter(queue=queue, state=state.value).order_by("-since", "-id")
-    return list(rows.values_list("job_id", flat=True)[:SAMPLE])
+    return list(rows.exclude(DUPLICATES).values_list("job_id", flat=True)[:SAMPLE])
 
 
 def _differences(store: Store, queue: str, job_ids: Sequence[str]) -> Iterator[tuple[str, str]]:

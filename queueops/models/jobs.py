@@ -22,8 +22,10 @@ from queueops.states import JobState, Lane
 
 #: States that only the record knows: before Redis has the job, and after it.
 ACCEPTED, GONE = "accepted", "gone"
-#: How the reason of a job begins that never was one: another held its unique key.
+#: How the reason of a job begins that met another holder of its unique key.
 DUPLICATE_OF = "duplicate of "
+#: Those that met it on their first way to Redis, which never had them: nothing to compare or to restore.
+DUPLICATES = Q(state=JobState.DISCARDED.value, enqueued_at=None, delivery=0, reason__startswith=DUPLICATE_OF)
 STATES = [ACCEPTED, *(state.value for state in JobState), GONE]
 #: In these a job still wants to run.
 UNFINISHED = [ACCEPTED, JobState.DELAYED.value, JobState.READY.value, JobState.PENDING.value]

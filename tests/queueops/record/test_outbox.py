@@ -244,7 +244,7 @@ def test_a_job_that_meets_a_holder_of_its_unique_key_says_so(redis: Redis, live:
 
     found = get_job(duplicate.id)
     assert found is not None
-    assert (found.state, found.reason) == ("gone", f"duplicate of {holder.id}")
+    assert (found.state, found.reason) == ("discarded", f"duplicate of {holder.id}")
     assert get_job(duplicate.id, QUEUE) == found
     assert ids_in(redis, JobState.READY, QUEUE) == [holder.id]
     run_once(live)
