@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ from queueops.store import Outcome, Store
 from tests.factories import Child
 
 Q = "mail"
+_pids = itertools.count(1)  # a name used again would be answered with its last batch
 
 
 def person(group: str | None = None, *rights: str, name: str = "") -> Client:
@@ -60,7 +62,7 @@ def kill(
 ) -> list[str]:
     """Let jobs die of a cause."""
     enqueue(store, *ids, queue=queue, data=data)
-    child = Child(store, f"host:{abs(hash(ids)) % 9999}:aa/1", queue).register()
+    child = Child(store, f"host:{next(_pids)}:aa/1", queue).register()
     left = set(ids)
     while left:
         jobs = child.take(100)
