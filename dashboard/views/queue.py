@@ -13,7 +13,7 @@ from dashboard.access import may, needs
 from dashboard.forms import FilterForm
 from dashboard.htmx import render_page
 from dashboard.lists import Filter, ListPage
-from queueops import models
+from queueops import keys, models
 from queueops.errors import QueueOpsError
 from queueops.inspector import Inspector
 from queueops.rights import Right
@@ -106,10 +106,14 @@ def record_as_of(queue: str) -> Any:
 
 
 def is_known(queue: str) -> bool:
-    """Tell whether the record knows a queue that Redis does not; True when it can't say."""
+    """Tell whether a queue exists that the last figures lack: it may be new. True when nobody can say."""
     try:
-        return models.Queue.objects.filter(pk=queue).exists()
-    except DatabaseError:
+        if models.Queue.objects.filter(pk=queue).exists():
+            return True
+        connection = Inspector().connection
+        with connection.translating():
+            return bool(connection.client.sismember(keys.QUEUES, queue))
+    except (DatabaseError, QueueOpsError):
         return True
 
 

@@ -86,6 +86,15 @@ def test_filtered_rows_tell_the_time_that_their_heading_names(redis: Redis, stor
         assert abs(one - other) < timedelta(seconds=2)
 
 
+def test_queue_that_is_newer_than_the_last_figures_has_its_page(redis: Redis, store: Store) -> None:
+    viewer = person("Viewer")
+    viewer.get("/")  # figures that the next second's pages are made from
+    enqueue(store, "a", queue="fresh")
+
+    assert rows(html(viewer, "/queues/fresh/?state=ready")) == ["a"]
+    assert viewer.get("/queues/fresher/").status_code == 404
+
+
 def test_pages_do_not_drift_while_rows_move(redis: Redis, store: Store) -> None:
     ids = kill(store, *[f"d{i:03}" for i in range(120)])
     viewer = person("Viewer")
