@@ -11,12 +11,6 @@ from django.utils.http import urlencode
 from django_htmx.middleware import HtmxDetails
 
 
-class HtmxRequest(HttpRequest):
-    """A request that went through HtmxMiddleware."""
-
-    htmx: HtmxDetails
-
-
 def render_page(request: HttpRequest, page: str, partial: str, context: dict[str, Any]) -> HttpResponse:
     """Render the template `page`, or only its `partial` when htmx asks for a swap.
 

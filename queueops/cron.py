@@ -32,7 +32,6 @@ from queueops.errors import ScheduleError
 from queueops.zones import FIRST, LAST, as_utc, first_change, instant_of, last_change, offset_at, wall_at
 
 # What a schedule needs of its zone, under the name that its callers know.
-from queueops.zones import ClockChange as ClockChange
 from queueops.zones import check_zone as check_zone
 from queueops.zones import clock_changes as clock_changes
 
@@ -96,10 +95,6 @@ class CronRule:
     def is_fixed_time(self) -> bool:
         """Whether a clock change makes it run once (see the module), instead of by elapsed time."""
         return not any(part.startswith("*") for part in self.expression.split()[:-3])
-
-    @property
-    def has_seconds(self) -> bool:
-        return len(self.expression.split()) == 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +180,6 @@ def slots_between(
 def slot_name(slot: datetime) -> str:
     """Return a slot as ids and keys write it: 20260501T000000Z."""
     return f"{as_utc(slot):%Y%m%dT%H%M%SZ}".rjust(16, "0")
-
-
-def parse_slot(name: str) -> datetime:
-    """Return the instant that slot_name named. Raises ValueError."""
-    try:
-        if re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", name):
-            return datetime.strptime(name, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        pass  # month 13
-    raise ValueError(f"{name!r:.40} is not a slot like 20260501T000000Z")
 
 
 def slot_jitter_s(key: str, slot: datetime, most_s: float) -> float:

@@ -47,35 +47,12 @@ class WrongKeyType(QueueOpsError):
     """A key of ours holds another type (old version or foreign data); nothing was changed."""
 
 
-class WrongState(QueueOpsError):
-    """A verb met a job in a state from which it can't start.
-
-    `state` is the true one, or None when there is no such job.
-    """
-
-    def __init__(self, message: str, state: str | None = None) -> None:
-        super().__init__(message)
-        self.state = state
-
-
-class UniqueKeyHeld(WrongState):
-    """Another live job, `holder`, holds the unique key."""
-
-    def __init__(self, message: str, holder: str, state: str | None = None) -> None:
-        super().__init__(message, state)
-        self.holder = holder
-
-
 class LostLease(QueueOpsError):
     """The delivery no longer owns its job: the outcome must be dropped."""
 
 
 class WrongDatabase(QueueOpsError):
     """once() would record an effect in another database than the one that its work is done in."""
-
-
-class UnknownHandler(QueueOpsError):
-    """No registered handler has this name."""
 
 
 class CorruptSpec(QueueOpsError):

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from queueops.conf import config
-from queueops.errors import ConfigError, SoftTimeLimit, UnknownHandler
+from queueops.errors import ConfigError, SoftTimeLimit
 from queueops.job import Delivery
 from queueops.payload import Spec
 from queueops.policies import Bury, Retry, RetryPolicy
@@ -152,13 +152,6 @@ def get_handler(name: str) -> Handler | None:
         if found := resolver.find(name):
             return found
     return None
-
-
-def require_handler(name: str) -> Handler:
-    """Return the handler of a name. Raises UnknownHandler."""
-    if found := get_handler(name):
-        return found
-    raise UnknownHandler(f"no handler is named {name!r:.220}")
 
 
 def handler_names() -> list[str]:

@@ -21,7 +21,6 @@ from dashboard.forecasts import Forecast
 from dashboard.templatetags.dashboard import ICONS, count, current, duration, icon, sparkline
 from dashboard.visible import one_line, visible
 from queueops.inspector.decode import instant
-from queueops.states import JobState
 
 register = template.Library()
 
@@ -372,12 +371,3 @@ def query(**parameters: Any) -> str:
 def choices(text: str) -> list[str]:
     """Split a literal at its commas."""
     return text.split(",")
-
-
-@register.filter
-def verbs_in(state: object) -> Sequence[str]:
-    """Return the verbs that a job in this state offers."""
-    try:
-        return acts.VERBS_IN.get(JobState(str(state)), ())
-    except ValueError:
-        return ()

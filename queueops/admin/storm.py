@@ -44,11 +44,6 @@ class Storm:
     width: int = WIDTH
     height: int = HEIGHT
 
-    @property
-    def relief(self) -> float:
-        """How many times lower the highest second is than without jitter."""
-        return self.without.peak / self.ours.peak if self.ours.peak else 1.0
-
 
 def storm_of(policy: RetryPolicy) -> Storm:
     """Draw it. The same policy gives the same picture."""

@@ -6,7 +6,6 @@ other change leaves slots that are overdue to the catch-up rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from queueops.schedules.definition import Definition, moment
@@ -114,11 +113,6 @@ def effect_words(
     if fired:
         said.append(f"{_slots(len(fired))} of a downtime {_are(len(fired))} run now, by the catch-up rule.")
     return said
-
-
-def passed_over(slots: Sequence[Slot]) -> int:
-    """How many slots these stand for."""
-    return sum(slot.stands_for for slot in slots)
 
 
 def _slots(count: int) -> str:

@@ -21,7 +21,7 @@ from queueops.bridges.webhook import close
 from queueops.causes import failure_of
 from queueops.current import running
 from queueops.errors import Dead, RetryLater, WebhookFailed
-from queueops.handlers import handler_name, require_handler
+from queueops.handlers import Handler, get_handler, handler_name
 from queueops.job import Delivery
 from queueops.webhook import Verdict, is_public, retry_after_s, verdict
 
@@ -116,15 +116,21 @@ def refuse_private(settings: Settings) -> None:
     settings.QUEUEOPS = {**settings.QUEUEOPS, "WEBHOOK_ALLOW_PRIVATE": False}
 
 
+def handler() -> Handler:
+    found = get_handler("webhook.deliver")
+    assert found is not None
+    return found
+
+
 def deliver(*args: Any, **kwargs: Any) -> Any:
     """Run the handler as a worker does: by its name, inside of a job."""
     with running(DELIVERY):
-        return require_handler("webhook.deliver").call(args, kwargs)
+        return handler().call(args, kwargs)
 
 
 def test_the_handler_is_found_by_its_name_and_its_function() -> None:
     assert handler_name(webhook.deliver) == "webhook.deliver"
-    assert not require_handler("webhook.deliver").is_async
+    assert not handler().is_async
 
 
 def test_json_is_posted_with_the_idempotency_key_of_the_job(api: Api) -> None:
@@ -161,7 +167,7 @@ def test_a_caller_may_set_its_own_key_and_content_type(api: Api) -> None:
 
 
 def test_outside_of_a_job_no_key_is_sent(api: Api) -> None:
-    require_handler("webhook.deliver").call([api.url])
+    handler().call([api.url])
     assert "Idempotency-Key" not in api.seen[0].headers
 
 

@@ -54,10 +54,6 @@ class Declined(Exception):
     """An error of these tasks."""
 
 
-class Declined2(Exception):
-    """Another one."""
-
-
 def listen(app: Celery[Any]) -> None:
     """Note Celery's signals of the tasks below."""
 
