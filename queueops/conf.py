@@ -88,6 +88,7 @@ class Config:
 
 
 _TYPES = get_type_hints(Config)
+_IN_WORDS = {bool: "1 or 0", int: "a whole number", float: "a number"}
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 
@@ -106,9 +107,11 @@ def _parse(name: str, value: object) -> Any:
         if kind is int or kind is float:
             return kind(value)
     except ValueError:
-        raise ConfigError(f"QUEUEOPS {name.upper()} must be {kind.__name__}, got {value!r}") from None
+        raise ConfigError(f"QUEUEOPS {name.upper()} must be {_IN_WORDS[kind]}, got {value!r}") from None
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in value.split(",") if part.strip())
+    if kind is not str:
+        raise ConfigError(f"QUEUEOPS {name.upper()} is a table: set it in the settings, not in the environment")
     return value
 
 
