@@ -28,7 +28,7 @@ HANDS = PREFIX + "hands"
 #: HASH policy name -> JSON, with its version.
 POLICIES = PREFIX + "policies"
 
-#: Name in a script's header -> what follows Q. Types: DESIGN's table; those not in it are explained here.
+#: Name in a script's header -> what follows Q. Types: docs/redis.md.
 SUFFIXES: dict[str, str] = {
     "settings": ":settings",
     "delayed": ":delayed",

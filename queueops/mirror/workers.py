@@ -18,7 +18,7 @@ _MOST = 1_000
 
 
 def record_workers(store: Store | None = None) -> int:
-    """Note each worker's last heartbeat, and who has stopped; how many workers there are.
+    """Note each worker's last heartbeat, and who has stopped; how many are new.
 
     Safe to repeat, and to run twice at once.
     """

@@ -13,8 +13,9 @@ from queueops.rebuild import rebuild
 
 class Command(BaseCommand):
     help = (
-        "After a loss of Redis data: unfinished jobs that the record knows and Redis does not come back in"
-        " their state. Refused while neither the epoch shows a loss nor the mirror has caught up."
+        "After a loss of Redis data: jobs that the record has in a queue, and that Redis lacks, come back in "
+        "their state; one that was running is ready. Refused while neither the epoch shows a loss nor the "
+        "mirror has caught up."
     )
 
     requires_system_checks = ("queueops",)
