@@ -111,7 +111,9 @@ def _parse(name: str, value: object) -> Any:
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if kind is not str:
-        raise ConfigError(f"QUEUEOPS {name.upper()} is a table: set it in the settings, not in the environment")
+        raise ConfigError(
+            f"QUEUEOPS {name.upper()} is a table: set it in the settings, not in the environment"
+        )
     return value
 
 

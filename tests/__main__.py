@@ -164,9 +164,12 @@ def _works(python: str, version: tuple[int, int]) -> bool:
 
 
 def _missing_tools() -> list[str]:
-    if shutil.which("chromium"):
-        return []
-    return ["the pages in a browser: run 'apt-get install chromium' as root"]
+    tools = {"chromium": "the pages in a browser", "faketime": "schedulers whose clocks differ"}
+    return [
+        f"{what}: run 'apt-get install {tool}' as root"
+        for tool, what in tools.items()
+        if shutil.which(tool) is None
+    ]
 
 
 def _counted(report: Path) -> dict[str, int]:

@@ -69,7 +69,7 @@ def test_text_from_an_environment_becomes_the_field_s_type(
         ("EVENTS_MAX", 0, "EVENTS_MAX must be at least 1"),
         ("AUDIT", "none", "AUDIT must be 'full' or 'outcome', got 'none'"),
         ("WEBHOOK_ALLOW_PRIVATE", "maybe", "WEBHOOK_ALLOW_PRIVATE must be 1 or 0, got 'maybe'"),
-        ("POLICIES", '{"gentle": {}}', "QUEUEOPS POLICIES is a table: set it in the settings, not in the environment"),
+        ("POLICIES", "{}", "QUEUEOPS POLICIES is a table: set it in the settings, not in the environment"),
         ("DEFAULT_QUEUE", "no queue", "DEFAULT_QUEUE: queue name 'no queue' is not allowed"),
     ],
 )
