@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 from queueops import keys
 from queueops.checks import check_databases, check_settings
+from queueops.local_redis import LocalServer, tied_to_parent
 from queueops.mirror import record_workers
 from queueops.models import Job, WorkerRecord
 from queueops.store import Store
@@ -55,10 +58,19 @@ def test_a_worker_that_says_nonsense_is_noted_too(redis: Redis, store: Store) ->
 # -- runmirror ------------------------------------------------------------------------------------------
 
 
-def start_mirror(env: dict[str, str]) -> subprocess.Popen[bytes]:
+@contextmanager
+def running_mirror(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A mirror in a process of its own, whose words are in `log`; it ends well when it is asked to."""
     connection.close()
-    command = [sys.executable, "manage.py", "runmirror"]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = tied_to_parent([sys.executable, "manage.py", "runmirror"])
+    with log.open("wb") as said:
+        mirror = subprocess.Popen(command, env=env, stdout=said, stderr=subprocess.STDOUT)
+    try:
+        yield mirror
+    finally:
+        mirror.terminate()
+        mirror.wait(20)
+    assert mirror.returncode == 0, log.read_text()
 
 
 def eventually(condition: Callable[[], bool], within_s: float = 40) -> None:
@@ -70,18 +82,11 @@ def eventually(condition: Callable[[], bool], within_s: float = 40) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_h01_a_mirror_goes_on_when_its_database_session_is_closed(
-    redis: Redis, site_env: dict[str, str]
+    redis: Redis, site_env: dict[str, str], tmp_path: Path
 ) -> None:
-    store = Store()
+    store, log = Store(), tmp_path / "mirror.log"
     seed_ready(store, "before")
-    connection.close()
-    mirror = subprocess.Popen(
-        [sys.executable, "manage.py", "runmirror"],
-        env=site_env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
+    with running_mirror(site_env, log) as mirror:
         eventually(lambda: Job.objects.filter(job_id="before").exists())
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
@@ -92,37 +97,28 @@ def test_h01_a_mirror_goes_on_when_its_database_session_is_closed(
         seed_ready(store, "after")
         eventually(lambda: Job.objects.filter(job_id="after").exists())
         assert mirror.poll() is None
-    finally:
-        mirror.terminate()
-        said = mirror.communicate(timeout=20)[0].decode()
-    assert mirror.returncode == 0, said
-    assert said.count("waits") <= 1
+
+    assert log.read_text().count("waits") <= 1
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_mirror_waits_for_redis_and_goes_on(
-    redis: Redis, site_env: dict[str, str], redis_server: Any
+    redis: Redis, site_env: dict[str, str], redis_server: LocalServer, tmp_path: Path
 ) -> None:
-    connection.close()
-    mirror = subprocess.Popen(
-        [sys.executable, "manage.py", "runmirror"],
-        env=site_env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        store = Store()
+    store, log = Store(), tmp_path / "mirror.log"
+    with running_mirror(site_env, log):
         seed_ready(store, "before")
         eventually(lambda: Job.objects.filter(job_id="before").exists())
         redis_server.kill()
-        time.sleep(1.0)
-        redis_server.start()
+        try:
+            eventually(lambda: "the mirror waits" in log.read_text())
+        finally:
+            redis_server.start()
         seed_ready(store, "after")
         eventually(lambda: Job.objects.filter(job_id="after").exists())
-    finally:
-        mirror.terminate()
-        said = mirror.communicate(timeout=20)[0].decode()
-    assert "the mirror goes on" in said or "waits" not in said
+
+    assert log.read_text().count("the mirror waits") == 1
+    assert log.read_text().count("the mirror goes on") == 1
 
 
 @pytest.mark.django_db(transaction=True)

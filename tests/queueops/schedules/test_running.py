@@ -89,9 +89,8 @@ def test_one_leads_and_another_goes_on_when_it_is_gone(redis: Redis, start: Call
 def test_a_waiting_scheduler_asks_for_little(redis: Redis, start: Callable[..., Scheduler]) -> None:
     """A schedule that is not due costs a lease and a reading of the database a second."""
     Schedule.objects.create(key="tick", queue=QUEUE, handler="tests.work", rule="0 0 1 1 *")
-    start()
-    wait_for(lambda: redis.exists(keys.schedule(QUEUE, "tick")))
-    time.sleep(1.5)
+    scheduler = start()
+    wait_for(lambda: scheduler.is_leader and redis.exists(keys.schedule(QUEUE, "tick")))
     before = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     time.sleep(3)
     after = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
