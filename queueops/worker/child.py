@@ -19,18 +19,16 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
-from queueops.causes import CORRUPT, known_failure
 from queueops.conf import config
-from queueops.errors import CorruptSpec, QueueOpsError, StoreUnavailable
-from queueops.handlers import Handler, get_handler
+from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.job import Claimed, Delivery
-from queueops.payload import decode_spec
 from queueops.store import Outcome, Store
 from queueops.worker.board import Board, ChildState
 from queueops.worker.control import Control, Order
 from queueops.worker.databases import watch_connections
 from queueops.worker.executor import ALWAYS, NEVER, make_executor
 from queueops.worker.feed import Feed, Pace, Request
+from queueops.worker.intake import Intake
 from queueops.worker.leaving import leave
 from queueops.worker.rules import Rules
 from queueops.worker.running import Runner, Task
@@ -50,7 +48,6 @@ SPREAD_S = 0.001
 STALE_S = 0.01
 #: Between two tries to reach Redis, at most, seconds.
 LAST_RETRY_S = 2.0
-UNKNOWN_AGAIN_S = 10.0
 #: A BLPOP that is refused so soon is not sent again for as long. Seconds.
 DEAF_S = 1.0
 #: The claim thread shares the GIL with handlers that compute. Seconds; Python's own is 5 ms.
@@ -85,7 +82,7 @@ class Child:
         self._feeds: dict[str, Feed] = {}
         self._by_wake: dict[str, Feed] = {}
         self._turn: list[Feed] = []  # in the order of their turns
-        self._handlers: dict[str, Handler] = {}  # the registries ask more questions than this
+        self._intake = Intake()
         self._pace = Pace()
         self._batch = MAX_BATCH
         self._last_end = 0.0
@@ -331,30 +328,11 @@ class Child:
 
     def _task(self, feed: Feed, job: Delivery, now: float) -> Task | None:
         """What to run; None when that is settled already."""
-        try:
-            spec = decode_spec(job.spec)
-        except CorruptSpec as error:
-            failure = known_failure(CORRUPT, str(error), traceback=error.raw)
-            logger.error("%s of %s is dead: %s", job.id, job.queue, error)
-            feed.add(
-                Outcome.bury(
-                    job,
-                    cause=failure.cause,
-                    cause_text=failure.cause_text,
-                    error=failure.to_json(),
-                    is_attempt=False,
-                ),
-                now,
-            )
+        read = self._intake.read(job)
+        if isinstance(read, Outcome):
+            feed.add(read, now)
             return None
-        handler = self._handlers.get(spec.handler) or get_handler(spec.handler)
-        if handler is None:
-            reason = f"no handler is named {spec.handler}"
-            logger.warning("%s of %s: %s here; again in %g s", job.id, job.queue, reason, UNKNOWN_AGAIN_S)
-            feed.add(Outcome.snooze(job, delay_s=UNKNOWN_AGAIN_S, reason=reason, unknown=True), now)
-            return None
-        self._handlers[spec.handler] = handler
-        return Task(job, spec, handler, feed, feed.index)
+        return Task(job, *read, feed, feed.index)
 
     # -- Redis away -----------------------------------------------------------------------
 

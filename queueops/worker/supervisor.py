@@ -24,14 +24,14 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from queueops import __version__
 from queueops.conf import config
 from queueops.errors import ConfigError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.store import Store
-from queueops.worker.board import ChildState, Memory
+from queueops.worker.board import Memory
 from queueops.worker.control import Control, Order
 from queueops.worker.endings import Endings
+from queueops.worker.heartbeat import about
 from queueops.worker.leases import Grave, Leases
 from queueops.worker.nursery import Ended, Nursery, Post, Process
 from queueops.worker.start import make_store, patient, start_process
@@ -58,7 +58,6 @@ HOUSEKEEPER_S = 8.0
 #: How often a burst looks whether it is over.
 BURST_EVERY_S = 0.05
 _NEVER = float("inf")
-_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @dataclass(frozen=True)
@@ -397,35 +396,15 @@ class Supervisor:
             self._stop(time.monotonic(), self.options.grace_s)
 
     def _about(self) -> dict[str, object]:
-        children = self._children
-        return {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": __version__,
-            "queues": list(self.options.queues) or "all",
-            "processes": self.options.processes,
-            "concurrency": self.options.concurrency,
-            "draining": bool(self._stop_at),
-            "rss_mb": sum(rss_mb(pid) for pid in [os.getpid(), *(p.pid for p in self._nursery.living)]),
-            "children": [
-                {
-                    "name": p.name,
-                    "pid": p.pid,
-                    "state": p.board.state().name.lower(),
-                    "running": len(p.board.running()),
-                    "finished": p.board.finished(),
-                }
-                for p in children
-            ],
-            # The worst child counts.
-            "fetched_s_ago": max((self._fetched_s_ago(p) for p in children), default=None),
-        }
-
-    def _fetched_s_ago(self, process: Process) -> float:
-        """How long ago this child could have been given work, seconds."""
-        now, board = time.monotonic(), process.board
-        is_able = board.state() in {ChildState.WAITING, ChildState.FULL} and not process.is_stuck(now)
-        return 0.0 if is_able else round(now - (board.last_fetch() or process.born), 1)
+        asked = self.options
+        return about(
+            self._children,
+            self._nursery.living,
+            queues=asked.queues,
+            processes=asked.processes,
+            concurrency=asked.concurrency,
+            is_draining=bool(self._stop_at),
+        )
 
     # -- boards ---------------------------------------------------------------------------
 
@@ -457,17 +436,9 @@ class Supervisor:
         mark = alarm or flight
         if process.nudged == mark:
             return _NEVER
-        if now >= stuck_at and not self._away_since:
+        if now < stuck_at:
+            return stuck_at
+        if not self._away_since:  # else once it is back
             process.nudged = mark
             self._try_redis(lambda: [self._store.nudge(queue, process.name) for queue in process.queues])
-            return _NEVER
-        return stuck_at
-
-
-def rss_mb(pid: int) -> int:
-    """Resident memory of a process, MB; 0 when it is gone. Pages shared with the zygote count in each."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            return round(int(file.read().split()[1]) * _PAGE_MB)
-    except (OSError, ValueError, IndexError):
-        return 0
+        return _NEVER

@@ -14,16 +14,13 @@ from asgiref.sync import async_to_sync
 
 from queueops.bridges.celery.fleet.board import FleetBoard
 from queueops.bridges.celery.fleet.presence import Presence
-from queueops.causes import CORRUPT, known_failure
 from queueops.conf import config
 from queueops.connection import Connection
-from queueops.errors import CorruptSpec, StoreUnavailable
-from queueops.handlers import get_handler
+from queueops.errors import StoreUnavailable
 from queueops.job import Delivery
-from queueops.payload import decode_spec
 from queueops.store import Outcome
-from queueops.worker.child import UNKNOWN_AGAIN_S
 from queueops.worker.databases import watch_connections
+from queueops.worker.intake import Intake
 from queueops.worker.rules import Rules
 from queueops.worker.running import Runner, Task
 from queueops.worker.start import make_store
@@ -48,6 +45,7 @@ class PoolProcess:
         self._presence = Presence(self._store.connection)
         self._rules = Rules(self._store.connection)
         self._runner = Runner(board, self._rules, self._look)
+        self._intake = Intake()
         self._slots: deque[int] = deque()  # of the board, not in use: one for each handler that ran at once
         self._registered: dict[str, float] = {}  # queue -> when, monotonic
         self._versions: dict[str, int] = {}  # of the queues' settings
@@ -128,19 +126,11 @@ class PoolProcess:
     def _outcome(self, slot: int, job: Delivery, *, is_cancelled: bool) -> Outcome:
         if is_cancelled:
             return Outcome.discard(job, reason="cancelled before it started")
-        try:
-            spec = decode_spec(job.spec)
-        except CorruptSpec as error:
-            failure = known_failure(CORRUPT, str(error), traceback=error.raw)
-            cause, text = failure.cause, failure.cause_text
-            return Outcome.bury(job, cause=cause, cause_text=text, error=failure.to_json(), is_attempt=False)
-        handler = get_handler(spec.handler)
-        if handler is None:
-            reason = f"this Celery worker knows no handler named {spec.handler}"
-            logger.warning("%s of %s: %s", job.id, job.queue, reason)
-            return Outcome.snooze(job, delay_s=UNKNOWN_AGAIN_S, reason=reason, unknown=True)
-        task = Task(job, spec, handler, None, job.queue)
-        if handler.is_async:
+        read = self._intake.read(job)
+        if isinstance(read, Outcome):
+            return read
+        task = Task(job, *read, None, job.queue)
+        if task.is_async:
             return async_to_sync(self._runner.run_async)(task, slot)
         return self._runner.run(task, slot)
 
