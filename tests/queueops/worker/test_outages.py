@@ -80,7 +80,7 @@ def test_long_outage_logs_two_lines_and_does_not_spin(fleet: Fleet, redis_server
         eventually(lambda: time.monotonic() - began > AT_REST)
 
         assert len(worker.log.splitlines()) == before
-        assert _cpu(worker) - cpu < 0.3 * AT_REST  # about 0.1: tries grow rare; who spins takes all it gets
+        assert _cpu(worker) - cpu < 0.1 * AT_REST
     finally:
         redis_server.start()
     fleet.store.register(QUEUE)
