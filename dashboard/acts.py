@@ -15,6 +15,7 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 
 from dashboard import hints
 from queueops import models
+from queueops.actors import who
 from queueops.rights import Right
 from queueops.states import MOVES, JobState
 from queueops.store import Store
@@ -111,11 +112,6 @@ def needs_typing(verb: str, count: int) -> bool:
     return verb == "purge" or (verb == "discard" and count > TYPED_OVER)
 
 
-def actor_of(user: AbstractBaseUser | AnonymousUser) -> str:
-    """Return who acts, as the engine records it."""
-    return f"user:{user.pk}"
-
-
 def act(
     user: AbstractBaseUser | AnonymousUser,
     verb: str,
@@ -135,7 +131,7 @@ def act(
     words: list[str] = []
     for start in range(0, len(items), 100):  # a longer script is everybody's wait
         part = items[start : start + 100]
-        words += Store().act(verb, queue, part, actor=actor_of(user), reason=reason)
+        words += Store().act(verb, queue, part, actor=who(user)["actor"], reason=reason)
     outcome = Outcome(verb, queue, dict(zip(job_ids, words, strict=True)), counts=Counter(words))
     action = record(
         user,
@@ -156,6 +152,4 @@ def record(
     user: AbstractBaseUser | AnonymousUser, verb: str, queue: str = "", **fields: Any
 ) -> models.OperatorAction:
     """Write who did what."""
-    return models.OperatorAction.objects.create(
-        actor=actor_of(user), actor_name=user.get_username()[:150], verb=verb, queue=queue, **fields
-    )
+    return models.OperatorAction.objects.create(**who(user), verb=verb, queue=queue, **fields)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dashboard import acts, lists, queries
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+
+from dashboard import acts, hints, lists, queries
 from dashboard.lists import Filter
 from dashboard.visible import one_line
-from queueops import models
+from queueops import models, operations
+from queueops.actors import who
 from queueops.causes import CAUSE_TEXTS
 from queueops.inspector import Inspector
 from queueops.selection import VERBS, Selection, count_quickly
@@ -88,6 +91,14 @@ class JobSet:
     def words(self) -> str:
         """The set as a person reads it."""
         return words(self.queue, self.state.value, self.selection().to_json())
+
+
+def undo_discard(user: AbstractBaseUser | AnonymousUser, queue: str, operation: str, total: int) -> str:
+    """Begin to restore what a bulk discard set aside, as an operation of its own; return its id."""
+    selection = Selection(queue=queue, state=JobState.DISCARDED.value, operation=operation)
+    new = operations.start("restore", selection, **who(user), reason=f"undo of {operation}", total=total)
+    hints.hint(queue)
+    return str(new.pk)
 
 
 def words(queue: str, state: str, given: Mapping[str, Any]) -> str:

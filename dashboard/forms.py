@@ -17,6 +17,11 @@ _DURATION = re.compile(r"\s*(\d{1,9}(?:\.\d{1,3})?)\s*(min|ms|m|sec|s|h|d)?\s*",
 _UNITS_S = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
 
+def first_error(form: forms.BaseForm) -> str:
+    """Return the first thing that is wrong with a form that is not valid."""
+    return next(f"{each}" for errors in form.errors.values() for each in errors)
+
+
 def duration_s(text: str) -> float:
     """Read "90", "90 s", "5 min", "1h 30min"; seconds. Raises ValueError."""
     total, at = 0.0, 0

@@ -20,6 +20,7 @@ from dashboard.forms import FilterForm
 from dashboard.visible import one_line
 from queueops import keys, models
 from queueops.inspector import Inspector
+from queueops.inspector.decode import with_spec
 from queueops.job import Job, from_ms, to_ms
 from queueops.states import JobState
 
@@ -268,17 +269,7 @@ def as_job(record: models.Job) -> Job:
         priority=record.lane or "normal",
         spec=bytes(record.spec) if record.spec is not None else None,
     )
-    if spec is None:
-        return job
-    return replace(
-        job,
-        handler=spec.handler,
-        args=spec.args,
-        kwargs=spec.kwargs,
-        tags=spec.tags,
-        policy=spec.policy,
-        extra=spec.extra,
-    )
+    return with_spec(job, spec) if spec is not None else job
 
 
 def _held(inspector: Inspector, page: ListPage, shown: Sequence[str]) -> ListPage:

@@ -23,13 +23,12 @@ from dashboard.answers import answered
 from dashboard.exports import csv_response
 from dashboard.htmx import render_page
 from dashboard.views.holds import lift
-from queueops import models, operations, publishing
+from queueops import models, publishing
+from queueops.actors import who
 from queueops.errors import CorruptSpec, StoreUnavailable
 from queueops.masking import mask
-from queueops.operations import Selection
 from queueops.payload import decode_spec
 from queueops.rights import Right
-from queueops.states import JobState
 
 PAGE_SIZE = 50
 UNDO_S = 86_400
@@ -216,18 +215,9 @@ def action_undo(request: HttpRequest, action_id: int) -> HttpResponse:
         return lift(request, row.queue, held.pk if held else 0)
     back = reverse("activity")
     if row.operation:
-        new = operations.start(
-            "restore",
-            Selection(queue=row.queue, state=JobState.DISCARDED.value, operation=row.operation),
-            actor=acts.actor_of(request.user),
-            actor_name=request.user.get_username()[:150],
-            reason=f"undo of {row.operation}",
-            total=row.count,
-        )
-        hints.hint(row.queue)
-        return answered(
-            request, "They are being restored", back=reverse("operation", args=[new.pk]), refresh=True
-        )
+        new = bulk.undo_discard(request.user, row.queue, row.operation, row.count)
+        to = reverse("operation", args=[new])
+        return answered(request, "They are being restored", back=to, refresh=True)
     ids = [row.job_id] if row.job_id else [str(each) for each in (row.filter or {}).get("ids", [])]
     outcome = acts.act(request.user, "restore", row.queue, ids, reason=f"undo of action {row.pk}")
     return answered(request, outcome.words, good=bool(outcome.done), refresh=True, back=back)
@@ -240,8 +230,7 @@ def _resume(request: HttpRequest, row: models.OperatorAction) -> HttpResponse:
     try:
         publishing.resume(
             row.queue,
-            actor=acts.actor_of(request.user),
-            actor_name=request.user.get_username()[:150],
+            **who(request.user),
             reason=f"undo of action {row.pk}",
         )
     except StoreUnavailable:

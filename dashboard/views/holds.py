@@ -15,10 +15,11 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import acts, bulk, hints, known
 from dashboard.access import needs
 from dashboard.answers import Undo, answered, next_url
-from dashboard.forms import HoldForm, ReasonForm
+from dashboard.forms import HoldForm, ReasonForm, first_error
 from dashboard.htmx import render_page
 from dashboard.views.queue_settings import must_exist
 from queueops import holding, models
+from queueops.actors import who
 from queueops.errors import StoreUnavailable
 from queueops.holds import HoldKind
 from queueops.inspector import Inspector
@@ -44,7 +45,7 @@ def queue_hold(request: HttpRequest, queue: str) -> HttpResponse:
     must_exist(queue)
     form = HoldForm(request.POST)
     if not form.is_valid():
-        return _queue_page(request, queue, _first_error(form))
+        return _queue_page(request, queue, first_error(form))
     return _hold(request, [queue], form, lambda error: _queue_page(request, queue, error))
 
 
@@ -61,7 +62,7 @@ def cause_hold(request: HttpRequest, cause: str) -> HttpResponse:
     """Hold what fails of a cause in every queue that has such jobs."""
     form = HoldForm({**request.POST.dict(), "cause": cause})
     if not form.is_valid():
-        return _cause_page(request, cause, _first_error(form))
+        return _cause_page(request, cause, first_error(form))
     queues = _queues_of(cause)
     return _hold(request, queues, form, lambda error: _cause_page(request, cause, error))
 
@@ -84,10 +85,7 @@ def lift(request: HttpRequest, queue: str, hold_id: int) -> HttpResponse:
         return answered(request, "This hold is over", good=False, refresh=True, back=back)
     words = f"{row.kind} {_words(row.kind, row.value)}"
     try:
-        holding.lift(
-            queue, row.kind, row.value, actor=acts.actor_of(request.user), actor_name=_name(request),
-            reason=reason,
-        )  # fmt: skip
+        holding.lift(queue, row.kind, row.value, **who(request.user), reason=reason)
     except StoreUnavailable:
         return _later(request, f"{words} of {queue} will go on", back)
     hints.hint(queue)
@@ -107,9 +105,8 @@ def _hold(request: HttpRequest, queues: list[str], form: HoldForm, refuse: Refus
     for queue in queues:
         try:
             row = holding.hold(
-                queue, kind, value, actor=acts.actor_of(request.user), actor_name=_name(request),
-                reason=form.cleaned_data["reason"], until=until,
-            )  # fmt: skip
+                queue, kind, value, **who(request.user), reason=form.cleaned_data["reason"], until=until
+            )
             held.append(row)
         except StoreUnavailable:
             is_late = True
@@ -171,14 +168,6 @@ def _end(until: datetime | None) -> str:
     return f" until {until:%Y-%m-%d %H:%M:%S} UTC" if until else ""
 
 
-def _name(request: HttpRequest) -> str:
-    return request.user.get_username()[:150]
-
-
 def _later(request: HttpRequest, text: str, back: str) -> HttpResponse:
     told = f"{text} as soon as Redis answers; it is written down"
     return answered(request, told, good=False, status=HTTPStatus.ACCEPTED, close=True, back=back)
-
-
-def _first_error(form: HoldForm) -> str:
-    return next(f"{each}" for errors in form.errors.values() for each in errors)

@@ -15,10 +15,11 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import acts, edits, hints, histories, payloads, queries
 from dashboard.access import may, needs
 from dashboard.answers import Undo, answered, wants_fragment
-from dashboard.forms import EditForm, ReasonForm, RescheduleForm
+from dashboard.forms import EditForm, ReasonForm, RescheduleForm, first_error
 from dashboard.histories import History
 from dashboard.htmx import render_page
 from dashboard.lists import Row
+from queueops.actors import who
 from queueops.inspector import Inspector
 from queueops.job import Job, from_ms, to_ms
 from queueops.rights import Right
@@ -97,7 +98,7 @@ def job_reschedule(request: HttpRequest, queue: str, job_id: str) -> HttpRespons
     """Give a delayed job another run-at."""
     form = RescheduleForm(request.POST)
     if not form.is_valid():
-        return _form(request, queue, job_id, "reschedule", _first_error(form))
+        return _form(request, queue, job_id, "reschedule", first_error(form))
     run_at_ms = form.run_at_ms(Inspector().now_ms())
     outcome = acts.act(
         request.user,
@@ -183,7 +184,7 @@ def job_edit(request: HttpRequest, queue: str, job_id: str) -> HttpResponse:
     found = _editable(queue, job_id)
     form = EditForm(request.POST)
     if not form.is_valid():
-        return _edit_page(request, found, request.POST.get("payload", ""), error=_first_error(form))
+        return _edit_page(request, found, request.POST.get("payload", ""), error=first_error(form))
     text = form.cleaned_data["payload"]
     try:
         edit = edits.read(found, text)
@@ -194,7 +195,7 @@ def job_edit(request: HttpRequest, queue: str, job_id: str) -> HttpResponse:
     if request.POST.get("save") != "1":
         return _edit_page(request, found, text, edit=edit, reason=form.cleaned_data["reason"])
     reason = form.cleaned_data["reason"]
-    word = Store().edit(queue, job_id, edit.spec, actor=acts.actor_of(request.user), reason=reason)
+    word = Store().edit(queue, job_id, edit.spec, actor=who(request.user)["actor"], reason=reason)
     acts.record(
         request.user,
         "edit",
@@ -269,7 +270,3 @@ def _form(request: HttpRequest, queue: str, job_id: str, verb: str, error: str =
     if error:
         response.status_code = HTTPStatus.UNPROCESSABLE_ENTITY
     return response
-
-
-def _first_error(form: EditForm | RescheduleForm) -> str:
-    return next((f"{each}" for errors in form.errors.values() for each in errors), "")

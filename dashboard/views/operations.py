@@ -15,16 +15,16 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import acts, bulk, hints
+from dashboard import acts, bulk
 from dashboard.access import may, needs
 from dashboard.answers import answered, wants_fragment
 from dashboard.bulk import JobSet
 from dashboard.forms import OperationForm
 from dashboard.htmx import render_page
 from queueops import models, operations
-from queueops.operations import Plan, Selection
+from queueops.actors import who
+from queueops.operations import Plan
 from queueops.rights import Right
-from queueops.states import JobState
 
 PAGE_SIZE = 50
 OPEN = set(models.Operation.OPEN)
@@ -151,8 +151,7 @@ def operation_start(request: HttpRequest) -> HttpResponse:
             verb,
             wanted.selection(),
             plan(verb, given),
-            actor=acts.actor_of(request.user),
-            actor_name=request.user.get_username()[:150],
+            **who(request.user),
             reason=given["reason"],
             total=wanted.count,
         )
@@ -269,15 +268,6 @@ def operation_undo(request: HttpRequest, operation_id: str) -> HttpResponse:
         raise Http404("only a discard that has ended can be taken back")
     if not may(request.user, acts.RIGHT_OF["restore"]):
         raise PermissionDenied(acts.RIGHT_OF["restore"])
-    new = operations.start(
-        "restore",
-        Selection(queue=row.queue, state=JobState.DISCARDED.value, operation=row.pk),
-        actor=acts.actor_of(request.user),
-        actor_name=request.user.get_username()[:150],
-        reason=f"undo of {row.pk}",
-        total=row.done,
-    )
-    hints.hint(row.queue)
-    return answered(
-        request, "They are being restored", refresh=True, back=reverse("operation", args=[new.pk])
-    )
+    new = bulk.undo_discard(request.user, row.queue, row.pk, row.done)
+    to = reverse("operation", args=[new])
+    return answered(request, "They are being restored", refresh=True, back=to)

@@ -14,10 +14,11 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import acts, estimates, hints
 from dashboard.access import needs
 from dashboard.answers import Undo, answered, next_url
-from dashboard.forms import LimitsForm, PauseForm, ReasonForm
+from dashboard.forms import LimitsForm, PauseForm, ReasonForm, first_error
 from dashboard.htmx import render_page
 from dashboard.templatetags.dashboard import count, duration
 from queueops import models, publishing
+from queueops.actors import who
 from queueops.errors import PolicyError, QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.job import from_ms
@@ -42,13 +43,10 @@ def queue_pause(request: HttpRequest, queue: str) -> HttpResponse:
     must_exist(queue)
     form = PauseForm(request.POST)
     if not form.is_valid():
-        return _pause_page(request, queue, next(f"{e}" for errors in form.errors.values() for e in errors))
+        return _pause_page(request, queue, first_error(form))
     until = form.until(from_ms(Inspector().now_ms()))
     try:
-        publishing.pause(
-            queue, actor=acts.actor_of(request.user), actor_name=_name(request),
-            reason=form.cleaned_data["reason"], until=until,
-        )  # fmt: skip
+        publishing.pause(queue, **who(request.user), reason=form.cleaned_data["reason"], until=until)
     except StoreUnavailable:
         return _later(request, queue, f"{queue} will be paused")
     hints.hint(queue)
@@ -69,7 +67,7 @@ def queue_resume(request: HttpRequest, queue: str) -> HttpResponse:
         acts.record(request.user, "resume", queue, count=0, reason=reason, after={"paused": False})
         return answered(request, f"{queue} is not paused", good=False, refresh=True, back=_page(queue))
     try:
-        publishing.resume(queue, actor=acts.actor_of(request.user), actor_name=_name(request), reason=reason)
+        publishing.resume(queue, **who(request.user), reason=reason)
     except StoreUnavailable:
         return _later(request, queue, f"{queue} will be resumed")
     hints.hint(queue)
@@ -96,15 +94,12 @@ def queue_limits(request: HttpRequest, queue: str) -> HttpResponse:
     row = models.Queue.objects.filter(pk=queue).first() or models.Queue(name=queue)
     form = LimitsForm(request.POST)
     if not form.is_valid():
-        return _limits_page(
-            request, row, request.POST, next(f"{e}" for es in form.errors.values() for e in es)
-        )
+        return _limits_page(request, row, request.POST, first_error(form))
     changes = {name: form.cleaned_data[name] for name in LIMITS}
     try:
         publishing.change_queue(
-            queue, changes, actor=acts.actor_of(request.user), actor_name=_name(request),
-            reason=form.cleaned_data["reason"], verb="edit_limits",
-        )  # fmt: skip
+            queue, changes, **who(request.user), reason=form.cleaned_data["reason"], verb="edit_limits"
+        )
     except StoreUnavailable:
         return _later(request, queue, f"the limits of {queue} will change")
     except ValidationError as error:
@@ -207,7 +202,3 @@ def must_exist(queue: str) -> None:
 
 def _page(queue: str) -> str:
     return reverse("queue", args=[queue])
-
-
-def _name(request: HttpRequest) -> str:
-    return request.user.get_username()

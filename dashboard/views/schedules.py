@@ -13,12 +13,13 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboard import acts, known, payloads
+from dashboard import known, payloads
 from dashboard.access import may, needs
 from dashboard.answers import Undo, answered, next_url
-from dashboard.forms import PauseForm, ReasonForm
+from dashboard.forms import PauseForm, ReasonForm, first_error
 from dashboard.htmx import render_page
 from dashboard.schedule_forms import BackfillForm, ScheduleForm, SlotForm
+from queueops.actors import who
 from queueops.cron import CLOCK_CHANGE_RULE, clock_changes
 from queueops.errors import QueueOpsError, ScheduleError
 from queueops.inspector import Inspector
@@ -26,7 +27,7 @@ from queueops.job import from_ms, to_ms
 from queueops.models import RetryPolicy, Schedule
 from queueops.rights import Right
 from queueops.schedules import backfill, by_hand, ledger, reads
-from queueops.schedules.by_hand import Refused, Who
+from queueops.schedules.by_hand import Refused
 from queueops.schedules.definition import Definition, moment, without_pause
 
 PAGE_SIZE = 50
@@ -171,7 +172,7 @@ def _save(request: HttpRequest, row: Schedule, form: ScheduleForm) -> bool:
         with transaction.atomic():
             row.save()
             by_hand.note_edit(
-                row, before=before, verb="make_schedule" if is_new else "edit_schedule", **_who(request)
+                row, before=before, verb="make_schedule" if is_new else "edit_schedule", **who(request.user)
             )
     except IntegrityError:
         form.add_error("key", "somebody made a schedule of this name just now")
@@ -240,7 +241,7 @@ def schedule_delete(request: HttpRequest, key: str) -> HttpResponse:
     if row.source == Schedule.Source.CODE and not row.error:
         return answered(request, f"{key} comes from the code: remove it there", good=False)
     with transaction.atomic():
-        by_hand.note_edit(row, before=row.definition().to_json(), verb="delete_schedule", **_who(request))
+        by_hand.note_edit(row, before=row.definition().to_json(), verb="delete_schedule", **who(request.user))
         row.delete()
     return answered(request, f"{key} is deleted", back=reverse("schedules"))
 
@@ -270,10 +271,10 @@ def schedule_pause(request: HttpRequest, key: str) -> HttpResponse:
     row = get_object_or_404(Schedule, key=key)
     form = PauseForm(request.POST)
     if not form.is_valid():
-        return _pause_page(request, row, next(f"{e}" for errors in form.errors.values() for e in errors))
+        return _pause_page(request, row, first_error(form))
     until = form.until(from_ms(_now_ms()))
     try:
-        by_hand.pause(row, reason=form.cleaned_data["reason"], resume_at=until, **_who(request))
+        by_hand.pause(row, reason=form.cleaned_data["reason"], resume_at=until, **who(request.user))
     except Refused as error:
         return _pause_page(request, row, str(error))
     text = f"{key} is paused" + (f" until {until:%Y-%m-%d %H:%M:%S} UTC" if until else "")
@@ -291,7 +292,7 @@ def schedule_resume(request: HttpRequest, key: str) -> HttpResponse:
     form = ReasonForm(request.POST)
     reason = form.cleaned_data["reason"] if form.is_valid() else ""
     effect = reads.effect_of(row, without_pause(row.definition()), _now_ms())
-    by_hand.resume(row, reason=reason, **_who(request))
+    by_hand.resume(row, reason=reason, **who(request.user))
     text = f"{key} goes on. {' '.join(effect)}"
     return answered(request, text, refresh=True, close=True, back=_url(row))
 
@@ -307,7 +308,7 @@ def schedule_run(request: HttpRequest, key: str) -> HttpResponse:
     given = form.cleaned_data
     try:
         slot = by_hand.run_slot(
-            row, given["slot"], token=given["token"], reason=given["reason"], **_who(request)
+            row, given["slot"], token=given["token"], reason=given["reason"], **who(request.user)
         )
     except (QueueOpsError, ValueError, TypeError) as error:
         return answered(request, f"{key} was not run: {error}", good=False, refresh=True, back=_url(row))
@@ -323,7 +324,7 @@ def schedule_skip(request: HttpRequest, key: str) -> HttpResponse:
     form = ReasonForm(request.POST)
     reason = form.cleaned_data["reason"] if form.is_valid() else ""
     try:
-        slot = by_hand.skip_slot(row, reason=reason, **_who(request))
+        slot = by_hand.skip_slot(row, reason=reason, **who(request.user))
     except QueueOpsError as error:
         return answered(request, f"{key}: {error}", good=False, refresh=True, back=_url(row))
     when = moment(to_ms(slot.slot_at), row.zone)
@@ -337,7 +338,7 @@ def schedule_unskip(request: HttpRequest, key: str, slot_ms: int) -> HttpRespons
     """Let a skipped slot run after all."""
     row = get_object_or_404(Schedule, key=key)
     try:
-        by_hand.unskip_slot(row, slot_ms, **_who(request))
+        by_hand.unskip_slot(row, slot_ms, **who(request.user))
     except QueueOpsError as error:
         return answered(request, f"{key}: {error}", good=False, refresh=True, back=_url(row))
     return answered(
@@ -366,7 +367,7 @@ def schedule_backfill(request: HttpRequest, key: str) -> HttpResponse:
                 if "dry_run" not in given:
                     started = backfill.start(
                         row, *form.range_ms(), rate=form.cleaned_data["rate"],
-                        reason=form.cleaned_data["reason"], **_who(request),
+                        reason=form.cleaned_data["reason"], **who(request.user),
                     )  # fmt: skip
                     return HttpResponseRedirect(reverse("operation", args=[started.pk]))
             except QueueOpsError as refused:
@@ -395,7 +396,3 @@ def _editable(key: str) -> Schedule:
 
 def _url(row: Schedule) -> str:
     return reverse("schedule", args=[row.key])
-
-
-def _who(request: HttpRequest) -> Who:
-    return Who(actor=acts.actor_of(request.user), actor_name=request.user.get_username())

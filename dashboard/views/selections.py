@@ -14,11 +14,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 from dashboard import acts, hints, lists
 from dashboard.access import may, needs
 from dashboard.answers import answered, next_url
-from dashboard.forms import ReasonForm, RescheduleForm, StopForm
+from dashboard.forms import ReasonForm, RescheduleForm, StopForm, first_error
 from dashboard.htmx import render_page
 from dashboard.views.jobs import undo_of
 from dashboard.views.operations import to_operation
 from queueops import operations
+from queueops.actors import who
 from queueops.inspector import Inspector
 from queueops.job import from_ms
 from queueops.operations import Plan, Selection
@@ -85,14 +86,12 @@ def jobs_cancel(request: HttpRequest, queue: str) -> HttpResponseBase:
     if not ids:
         return answered(request, "Nothing is ticked.", good=False, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     if not form.is_valid():
-        message = next(f"{each}" for errors in form.errors.values() for each in errors)
-        return _form(request, queue, "cancel", ids, error=message)
+        return _form(request, queue, "cancel", ids, error=first_error(form))
     row = operations.start(
         "cancel",
         Selection.for_verb("cancel", queue=queue, ids=ids),
         Plan(stop_after_s=form.cleaned_data["stop_after"]),
-        actor=acts.actor_of(request.user),
-        actor_name=request.user.get_username()[:150],
+        **who(request.user),
         reason=form.cleaned_data["reason"],
     )
     # Asked at once; a runner tells what became of them.

@@ -1,8 +1,8 @@
-"""What every page of the admin stands on: who acts, and which right a page asks for."""
+"""What every page of the admin stands on: which right a page asks for, and what it says without Redis."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
 
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -15,18 +15,6 @@ def may(request: HttpRequest, *rights: Right) -> bool:
     """Tell whether the visitor holds one of these rights."""
     user: Any = request.user
     return bool(user.is_active and any(user.has_perm(f"queueops.{right}") for right in rights))
-
-
-class Who(TypedDict):
-    """Who acts, as an OperatorAction names them."""
-
-    actor: str
-    actor_name: str
-
-
-def actor(request: HttpRequest) -> Who:
-    """Who acts here."""
-    return {"actor": f"user:{request.user.pk}", "actor_name": request.user.get_username()[:150]}
 
 
 class EditedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes none at run time

@@ -13,8 +13,9 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 
 from queueops import operations, publishing
+from queueops.actors import who
 from queueops.admin.fields import DurationField, DurationsField, NamesField, words
-from queueops.admin.ground import EditedAdmin, actor, may
+from queueops.admin.ground import EditedAdmin, may
 from queueops.admin.storm import storm_of
 from queueops.conf import config
 from queueops.errors import PolicyError, QueueOpsError
@@ -218,18 +219,18 @@ class PolicyAdmin(EditedAdmin):
         return TemplateResponse(request, f"admin/queueops/retrypolicy/{template}.html", context)
 
     def save_model(self, request: HttpRequest, obj: RetryPolicy, form: Any, change: bool) -> None:
-        publishing.save_policy(obj, reason=form.cleaned_data.get("reason", ""), **actor(request))
+        publishing.save_policy(obj, reason=form.cleaned_data.get("reason", ""), **who(request.user))
         for warning in obj.policy().warnings():
             self.message_user(request, warning, messages.WARNING)
         if form.cleaned_data.get("apply_to_waiting") and may(request, Right.RUN_OPERATION):
             apply_to_waiting(self, request, obj.name, "", form.cleaned_data.get("reason", ""))
 
     def delete_model(self, request: HttpRequest, obj: RetryPolicy) -> None:
-        publishing.delete_policy(obj, **actor(request))
+        publishing.delete_policy(obj, **who(request.user))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[RetryPolicy]) -> None:
         for policy in queryset:
-            publishing.delete_policy(policy, **actor(request))
+            publishing.delete_policy(policy, **who(request.user))
 
 
 def apply_to_waiting(page: EditedAdmin, request: HttpRequest, policy: str, queue: str, reason: str) -> None:
@@ -238,7 +239,7 @@ def apply_to_waiting(page: EditedAdmin, request: HttpRequest, policy: str, queue
     try:
         operation = operations.start(
             "reschedule", selection, operations.Plan(policy=policy), reason=reason or f"policy {policy}",
-            **actor(request),
+            **who(request.user),
         )  # fmt: skip
     except (QueueOpsError, ValueError) as error:
         page.message_user(request, f"The jobs already waiting stay as they are: {error}", messages.ERROR)

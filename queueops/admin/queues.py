@@ -9,8 +9,9 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from queueops import publishing
+from queueops.actors import who
 from queueops.admin.fields import DurationField, words
-from queueops.admin.ground import EditedAdmin, actor, may
+from queueops.admin.ground import EditedAdmin, may
 from queueops.admin.policies import apply_to_waiting
 from queueops.conf import config
 from queueops.models import Queue
@@ -149,7 +150,7 @@ class QueueAdmin(EditedAdmin):
         if changes or not change:
             is_pause = bool(changes) and changes.keys() <= set(PAUSE_FIELDS)
             verb = ("pause" if obj.paused else "resume") if is_pause else "edit_queue"
-            saved = publishing.change_queue(obj.name, changes, reason=reason, verb=verb, **actor(request))
+            saved = publishing.change_queue(obj.name, changes, reason=reason, verb=verb, **who(request.user))
             obj.version = saved.version
         if form.cleaned_data.get("apply_to_waiting") and obj.default_policy:
             apply_to_waiting(self, request, obj.default_policy.name, obj.name, reason)

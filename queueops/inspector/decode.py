@@ -73,7 +73,7 @@ def decode_job(
     if not isinstance(state, JobState):
         why = f"its state is {state!r}" if state else "it has no state"
     job = replace(job, spec=raw, corrupt=why)
-    return _with_spec(job, spec) if spec else job
+    return with_spec(job, spec) if spec else job
 
 
 def whole_spec(fields: Fields) -> tuple[bytes | None, str | None]:
@@ -89,7 +89,8 @@ def whole_spec(fields: Fields) -> tuple[bytes | None, str | None]:
     return first + b"".join(part for part in more if part is not None), None
 
 
-def _with_spec(job: Job, spec: Spec) -> Job:
+def with_spec(job: Job, spec: Spec) -> Job:
+    """Return the job with what its spec says."""
     return replace(
         job,
         handler=spec.handler,

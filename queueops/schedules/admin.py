@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from queueops.actors import who
 from queueops.cron import CLOCK_CHANGE_RULE, clock_changes
 from queueops.errors import QueueOpsError, ScheduleError
 from queueops.inspector import Inspector
@@ -20,16 +21,11 @@ from queueops.job import from_ms, to_ms
 from queueops.models import Schedule, ScheduleSlot
 from queueops.rights import Right
 from queueops.schedules import by_hand, reads
-from queueops.schedules.by_hand import Who
 from queueops.schedules.definition import without_pause
 
 
 def _may(user: AbstractBaseUser | AnonymousUser) -> bool:
     return bool(user.has_perm(f"queueops.{Right.EDIT_SCHEDULE}"))  # type: ignore[union-attr]  # an admin's user
-
-
-def _who(request: HttpRequest) -> Who:
-    return Who(actor=f"user:{request.user.pk}", actor_name=request.user.get_username())
 
 
 def _now_ms() -> int:
@@ -150,12 +146,12 @@ class ScheduleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             obj,
             before=before.definition().to_json() if before else None,
             verb="edit_schedule" if change else "make_schedule",
-            **_who(request),
+            **who(request.user),
         )
         messages.info(request, " ".join(effect))
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
-        by_hand.note_edit(obj, before=obj.definition().to_json(), verb="delete_schedule", **_who(request))
+        by_hand.note_edit(obj, before=obj.definition().to_json(), verb="delete_schedule", **who(request.user))
         super().delete_model(request, obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
@@ -165,14 +161,14 @@ class ScheduleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.action(description="Pause the selected schedules")
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         for row in queryset.filter(paused=False):
-            by_hand.pause(row, reason="paused in the admin", **_who(request))
+            by_hand.pause(row, reason="paused in the admin", **who(request.user))
             messages.info(request, f"{row.key} is paused: its slots are skipped until it is resumed.")
 
     @admin.action(description="Resume the selected schedules")
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         for row in queryset.filter(paused=True):
             effect = reads.effect_of(row, without_pause(row.definition()), _now_ms())
-            by_hand.resume(row, **_who(request))
+            by_hand.resume(row, **who(request.user))
             messages.info(request, f"{row.key} goes on. {' '.join(effect)}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -20,13 +20,6 @@ from queueops.schedules.rows import HAND
 
 #: A slot that is due sooner can't be skipped any more: a scheduler may not hear of it in time. Ms.
 TOO_LATE_MS = 3_000
-
-
-class Who(TypedDict):
-    """Who acts, as what is recorded names them: `user:<pk>`, and the name that it had then."""
-
-    actor: str
-    actor_name: str
 
 
 class Refused(QueueOpsError):

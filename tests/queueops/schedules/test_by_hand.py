@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from queueops.actors import Who
 from queueops.mirror import run_once as mirror
 from queueops.models import Schedule, ScheduleSlot
 from queueops.schedules import backfill, by_hand, ledger, reads
-from queueops.schedules.by_hand import Refused, Who
+from queueops.schedules.by_hand import Refused
 from tests.queueops.schedules.conftest import HOUR, MINUTE, QUEUE, SECOND, World, at, edit, instant
 
 Make = Callable[..., Schedule]
