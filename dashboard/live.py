@@ -148,9 +148,8 @@ class Sampler:
             except (QueueOpsError, RedisError, OSError) as error:
                 self._note_away(error)
             except Exception:
-                log.exception(
-                    "a live update failed"
-                )  # the next one may not; viewers see the age grow meanwhile
+                # The next one may not; viewers see the age grow meanwhile.
+                log.exception("a live update failed")
             await asyncio.sleep(max(0.05, INTERVAL_S - (loop.time() - started)))
 
     async def run_once(self) -> int:

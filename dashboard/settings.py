@@ -30,9 +30,8 @@ _env_file = Path(env.str("ENV_FILE", default=str(BASE_DIR / ".env")))
 if _env_file.is_file():
     env.read_env(_env_file)
 
-VAR_DIR = Path(
-    env.str("VAR_DIR", default=str(BASE_DIR / "var"))
-)  # everything this checkout writes; never in git
+# Everything that this checkout writes; never in git.
+VAR_DIR = Path(env.str("VAR_DIR", default=str(BASE_DIR / "var")))
 
 
 def environment(**changes: str) -> dict[str, str]:

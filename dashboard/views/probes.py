@@ -51,9 +51,8 @@ async def _within(name: str, ask: Callable[[], str]) -> str:
 def _ask_redis() -> str:
     try:
         connection().client.ping()
-    except (
-        Exception
-    ) as error:  # whatever it is, the answer is no; its text may name hosts, its class does not
+    except Exception as error:
+        # Whatever it is, the answer is no; its text may name hosts, its class does not.
         return type(error).__name__
     return "ok"
 

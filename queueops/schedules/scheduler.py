@@ -60,9 +60,8 @@ class Scheduler:
         self._following = Following(self._takeover)
         #: Decided and not written down yet, by row: an answer has all that its ledger lacks.
         self._left: dict[int, tuple[Watched, ledger.Entry]] = {}
-        self._at = dict.fromkeys(
-            ("tick", "refresh", "sweep", "follow", "prune", "poll"), 0.0
-        )  # monotonic seconds
+        #: Monotonic seconds.
+        self._at = dict.fromkeys(("tick", "refresh", "sweep", "follow", "prune", "poll"), 0.0)
         self._clock = (0, 0.0)  # the server's µs, and this process's monotonic seconds then
         self._away: dict[str, bool] = {}
         #: In `run` the books are kept by a thread of its own: a slow database must not delay a slot.

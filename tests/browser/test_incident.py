@@ -210,9 +210,8 @@ def test_07_finds_stuck_workers_with_one_click(admin: Page, click: Clicks) -> No
 def test_08_cancels_running_jobs_with_three_clicks_and_sees_who_obeyed(
     admin: Page, click: Clicks, redis: Redis, sample: Sample
 ) -> None:
-    admin.goto(
-        f"/queues/{Q}/?state=pending"
-    )  # where a line of the overview, or a link from a colleague, leads
+    # Where a line of the overview, or a link from a colleague, leads.
+    admin.goto(f"/queues/{Q}/?state=pending")
     click("#tick-page")
     click("#bulk [data-verb=cancel]")
     expect(admin.locator("#dialog")).to_contain_text("its process is ended")

@@ -210,10 +210,8 @@ def test_edit_shows_the_difference_first_and_then_requeues_a_new_edition(redis: 
     job = Inspector().job(Q, "x")
     assert job is not None
     assert (job.state, job.edition, job.tags) == ("ready", 1, {"customer": "7"})
-    assert (job.args, job.kwargs) == (
-        ["ada"],
-        {"order": 2, "password": "pw1"},
-    )  # the masked secret is what it was
+    # The masked secret is what it was.
+    assert (job.args, job.kwargs) == (["ada"], {"order": 2, "password": "pw1"})
     action = models.OperatorAction.objects.get(verb="edit")
     assert "pw1" not in json.dumps([action.before, action.after])
     activity = operator.get("/activity/").content.decode()

@@ -231,9 +231,8 @@ def test_what_heals_by_itself_is_a_warning(whole: Store, redis: Redis) -> None:
     redis.xgroup_destroy(keys.ready(QUEUE, Lane.NORMAL), keys.GROUP)
 
     assert errors(whole) == []
-    Child(whole, "host:9:zz/1").register().claim(
-        10
-    )  # makes the group again, and gives entries to their owners
+    # Makes the group again, and gives entries to their owners.
+    Child(whole, "host:9:zz/1").register().claim(10)
 
 
 def test_examine_beside_moving_jobs_finds_nothing(redis: Redis) -> None:

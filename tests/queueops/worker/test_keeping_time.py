@@ -52,9 +52,8 @@ def test_four_one_slot_children_start_four_jobs_together(fleet: Fleet) -> None:
 
 @pytest.mark.slow
 def test_idle_worker_asks_redis_for_almost_nothing(fleet: Fleet) -> None:
-    fleet.redis.hset(
-        keys.queue_key(QUEUE, "settings"), "lease_ms", 30_000
-    )  # leases are renewed by the shortest
+    # Leases are renewed by the shortest.
+    fleet.redis.hset(keys.queue_key(QUEUE, "settings"), "lease_ms", 30_000)
     fleet.start_ready(processes=2, QUEUEOPS_LEASE_S="30")
     enqueue("test.noop", delay=3600, queue=QUEUE)
     fleet.run_one()
