@@ -43,9 +43,9 @@ def _lateness(run: Run, *, others: int) -> list[float]:
     run.flush()
     _delay(run, others)
     run.client.delete("queueops:{default}:events")
+    enqueue(noop, [PAYLOAD])
     with run.workers("--processes", "1", "--concurrency", "16"):
         run.wait_ready(1)
-        enqueue(noop, [PAYLOAD])
         wait_until(lambda: run.count("done") == 1, 30, "the first job did not run")
         first, n = time.time() + 2, 2000
         times = [first + i * 20 / n for i in range(n)]
