@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -51,11 +51,31 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked job: where it goes, what Redis gets, and what its caller gets back."""
+    """A checked job: where it goes, what Redis gets, and what was asked for."""
 
     queue: str
     new: NewJob
-    job: Job
+    handler: str
+    tags: dict[str, str]
+    spec: JobSpec
+
+    def job(self, state: JobState | str, run_at_ms: int | None = None) -> Job:
+        """What its caller gets back; `run_at_ms` as Redis chose it, Unix ms."""
+        new, spec = self.new, self.spec
+        run_at = new.run_at_ms if run_at_ms is None else run_at_ms
+        return Job(
+            id=new.id,
+            queue=self.queue,
+            state=state,
+            handler=self.handler,
+            args=list(spec.args),
+            kwargs=dict(spec.kwargs or {}),
+            run_at=from_ms(run_at) if isinstance(run_at, int) else None,
+            expires_at=from_ms(new.expires_ms) if isinstance(new.expires_ms, int) else None,
+            tags=self.tags,
+            policy=spec.policy,
+            priority=new.lane.value,
+        )
 
 
 class Record(Protocol):
@@ -174,12 +194,12 @@ def push(prepared: Sequence[Prepared], *, actor: str = "", store: Store | None =
     by_queue: dict[str, list[int]] = {}
     for i, item in enumerate(prepared):
         by_queue.setdefault(item.queue, []).append(i)
-    jobs = [item.job for item in prepared]
+    jobs: dict[int, Job] = {}
     for queue, places in by_queue.items():
         answers = store.enqueue(queue, [prepared[i].new for i in places], actor=actor)
         for i, answer in zip(places, answers, strict=True):
             jobs[i] = _answered(prepared[i], answer)
-    return jobs
+    return [jobs[i] for i in range(len(prepared))]
 
 
 def _put(prepared: list[Prepared], on_commit: bool | None) -> list[Job]:
@@ -192,8 +212,7 @@ def _put(prepared: list[Prepared], on_commit: bool | None) -> list[Job]:
 
 def _answered(item: Prepared, answer: Enqueued) -> Job:
     if answer.there is None:
-        run_at = item.job.run_at if answer.run_at_ms is None else from_ms(answer.run_at_ms)
-        return replace(item.job, state=JobState(answer.state), run_at=run_at)
+        return item.job(JobState(answer.state), answer.run_at_ms)
     there = Inspector().job(item.queue, answer.there)
     if there is not None:
         return there
@@ -242,20 +261,7 @@ def _prepare(spec: JobSpec, default_queue: str | None) -> Prepared:
         unique_for_ms=None if spec.unique_for is None else max(1, _ms("unique_for", spec.unique_for)),
         expires_ms=expires,
     )
-    job = Job(
-        id=job_id,
-        queue=queue,
-        state=None,
-        handler=name,
-        args=list(spec.args),
-        kwargs=dict(spec.kwargs or {}),
-        run_at=from_ms(run_at) if isinstance(run_at, int) else None,
-        expires_at=from_ms(expires) if isinstance(expires, int) else None,
-        tags=tags,
-        policy=spec.policy,
-        priority=lane.value,
-    )
-    return Prepared(queue, new, job)
+    return Prepared(queue, new, name, tags, spec)
 
 
 def _digest(unique_key: object) -> str:

@@ -166,6 +166,8 @@ def handler_name(task: object) -> str:
     A name need not be known here: its worker may run elsewhere. Raises ValueError for text that is no
     name, TypeError for an object that is no task.
     """
+    if (known := _seen(task)) is not None:
+        return known.name
     if isinstance(task, str):
         return _checked_name(task)
     return _handler_of(task).name
@@ -173,15 +175,21 @@ def handler_name(task: object) -> str:
 
 def handler_queue(task: object) -> str | None:
     """Return the queue that was declared with a task (an object, or a name known here), or None."""
+    if (known := _seen(task)) is not None:
+        return known.queue
     if isinstance(task, str):
         found = get_handler(task)
         return found.queue if found else None
     return _handler_of(task).queue
 
 
+def _seen(task: object) -> Handler | None:
+    """The handler of a task met before; asked first, since a Celery proxy is slow to say what it is."""
+    found = _by_object.get(id(task))
+    return found[1] if found is not None and found[0] is task else None
+
+
 def _handler_of(task: object) -> Handler:
-    if (known := _by_object.get(id(task))) and known[0] is task:
-        return known[1]
     _load_bridges()
     for handler in _own.values():
         if handler.function is task:

@@ -70,7 +70,7 @@ def accept(prepared: Sequence[Prepared]) -> list[Job] | None:
         transaction.on_commit(
             partial(_push_after_commit, None, list(prepared), time.monotonic()), using=using
         )
-        return [replace(item.job, state=ACCEPTED) for item in prepared]
+        return [item.job(ACCEPTED) for item in prepared]
     now = timezone.now()
     fresh = insert_accepted(using, [_accepted(item, now) for item in prepared])
     jobs: list[Job] = []
@@ -84,9 +84,9 @@ def accept(prepared: Sequence[Prepared]) -> list[Job] | None:
             if identity not in seen:
                 to_push.append(item)
             seen.add(identity)
-            jobs.append(replace(item.job, state=ACCEPTED))
+            jobs.append(item.job(ACCEPTED))
         else:
-            jobs.append(known[identity].as_job() if identity in known else replace(item.job, state=ACCEPTED))
+            jobs.append(known[identity].as_job() if identity in known else item.job(ACCEPTED))
     write_tags(using, [(item.queue, item.new.id, _tags(item.new)) for item in to_push])
     if to_push:
         push = partial(_push_after_commit, using, to_push, time.monotonic())
@@ -152,7 +152,7 @@ def _row(item: Prepared, now: datetime) -> dict[str, Any]:
         "state": ACCEPTED,
         "since": now,
         "accepted_at": now,
-        "handler": (item.job.handler or "")[:255],
+        "handler": item.handler[:255],
         "lane": new.lane.value,
         "run_at": _instant(new.run_at_ms, now),
         "spec": new.spec,
