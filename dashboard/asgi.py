@@ -21,6 +21,7 @@ except ImproperlyConfigured as error:
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 
+from dashboard.garbage import spare_requests
 from dashboard.routing import SameOriginOnly, websocket_urlpatterns
 from dashboard.static_files import with_static_files
 
@@ -30,3 +31,4 @@ application = ProtocolTypeRouter(
         "websocket": SameOriginOnly(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )
+spare_requests()

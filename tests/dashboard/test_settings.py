@@ -185,3 +185,14 @@ def test_every_variable_that_an_operator_may_set_is_in_the_example() -> None:
     told = set(re.findall(r"^#([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
 
     assert read - told == {"ENV_FILE", "DEMO_API_URL"}  # of tests and of the demo
+
+
+def test_web_process_leaves_what_it_starts_with_out_of_full_collections(tmp_path: Path) -> None:
+    said = "import gc, dashboard.asgi; print(gc.get_freeze_count(), *gc.get_threshold())"
+    done = ended(["-c", said], tmp_path, DEBUG="1")
+    assert done.returncode == 0, done.stderr
+
+    frozen, young, _, full = map(int, done.stdout.split())
+
+    assert frozen > 50_000
+    assert young * full > 700 * 10 * 10, "full ones are rarer than by default"
