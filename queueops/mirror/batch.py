@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from django.db import DataError, IntegrityError, transaction
 
 from queueops.conf import config
-from queueops.events import BadEvent, Event
+from queueops.events import BadEvent, Event, order_of
 from queueops.job import from_ms
 from queueops.mirror import rows
 from queueops.mirror.fold import Folded, JobRow, Keep, fold, take_spec
@@ -159,7 +159,10 @@ class Batch:
     def _note_gap(self, state: MirrorState) -> None:
         if self._is_gap_noted:
             return
+        self._is_gap_noted = True
         reading = self.reading
+        if self._is_stale(state):
+            return
         # The engine's counter begins again when Redis lost its data.
         lost = reading.lost - state.lost_counter if reading.lost >= state.lost_counter else reading.lost
         trimmed = self._trimmed_by_others(state, lost)
@@ -175,7 +178,13 @@ class Batch:
             state.gap_at = from_ms(reading.now_ms)
         state.events_lost += lost
         state.lost_counter = reading.lost
-        self._is_gap_noted = True
+
+    def _is_stale(self, state: MirrorState) -> bool:
+        """Whether another mirror recorded newer events since this was read: the book knows better."""
+        newest = self.reading.newest_id
+        if newest:
+            return order_of(newest) < state.last_event
+        return state.updated_at is not None and from_ms(self.reading.now_ms) < state.updated_at
 
     def _trimmed_by_others(self, state: MirrorState, lost: int) -> bool:
         """Whether more entries are gone from the stream than mirrors and the engine's bound took."""

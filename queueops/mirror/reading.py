@@ -45,6 +45,7 @@ class Reading:
     lag_events: int  # that stand behind these
     added: int | None  # entries that the stream ever had; None below Redis 7
     removed: int | None  # of them, those before these; None where it can't be told
+    newest_id: str  # of all that the stream ever had; '' where there is no stream
     lost: int
     epoch: str
     now_ms: int  # by the server's clock, which stream ids are made of
@@ -100,6 +101,7 @@ def read(store: Store, queue: str, *, limit: int = BATCH, behind: Reading | None
         lag_events=0 if is_whole else max(0, int(length) - before - len(entries)),
         added=added,
         removed=removed,
+        newest_id=info["last-generated-id"].decode() if isinstance(info, dict) else "",
         lost=int(lost or 0),
         epoch=(epoch or b"").decode(errors="replace"),
         now_ms=now_ms,

@@ -346,6 +346,22 @@ def test_long_passes_and_second_mirrors_are_no_gap(redis: Redis, store: Store) -
     assert MirrorState.objects.get().gaps == 0
 
 
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_what_a_slow_mirror_read_long_ago_is_no_gap(redis: Redis, store: Store, waiting: int) -> None:
+    seed_ready(store, "a")
+    catch_up(store, QUEUE)
+    for n in range(waiting):
+        seed_ready(store, f"b{n}")
+    slow = read(store, QUEUE)
+    seed_ready(store, *[f"c{n}" for n in range(30)])
+    catch_up(store, QUEUE)
+
+    copy_reading(store, slow)
+
+    assert MirrorState.objects.get().gaps == 0
+    assert catch_up(store, QUEUE) is True
+
+
 def test_an_own_trim_is_no_gap(redis: Redis, store: Store) -> None:
     for job_id in "abc":
         seed_ready(store, job_id)
