@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.ground import as_json, machine, open_run, versions
 
-MEASURES = ("enqueueing", "draining", "waiting", "crashing", "growing", "pages", "mirroring")
+MEASURES = ("enqueueing", "draining", "waiting", "scheduling", "crashing", "growing", "pages", "mirroring")
 
 
 def main() -> int:

@@ -74,7 +74,7 @@ class Run:
     def flush(self) -> None:
         """Forget everything: the server's data and the files of counts."""
         self.client.flushall()
-        for name in ("done", "late", "starts", "pid"):
+        for name in ("done", "late", "slots", "starts", "pid"):
             (self.folder / name).unlink(missing_ok=True)
 
     def noted(self, name: str) -> list[float]:
@@ -94,10 +94,11 @@ class Run:
 
     @contextmanager
     def workers(
-        self, *arguments: str, count: int = 1, **environment: str
+        self, *arguments: str, count: int = 1, housekeeping: bool = False, **environment: str
     ) -> Iterator[list[subprocess.Popen[bytes]]]:
         """`count` trees of `manage.py runworkers` with these arguments; stopped at the end."""
-        command = [sys.executable, str(ROOT / "manage.py"), "runworkers", "--no-housekeeping", *arguments]
+        command = [sys.executable, str(ROOT / "manage.py"), "runworkers", *arguments]
+        command += [] if housekeeping else ["--no-housekeeping"]
         log = (self.folder / "workers.log").open("ab")
         processes = [
             subprocess.Popen(

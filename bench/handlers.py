@@ -10,11 +10,14 @@ import os
 import signal
 import struct
 import time
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from celery import shared_task
+
+from queueops import current_job
 
 _pack = struct.Struct("<d").pack
 
@@ -53,6 +56,13 @@ async def aio(payload: Any) -> None:
 def late(run_at: float) -> None:
     """Note how long after `run_at` (Unix s) it started."""
     note("late", time.time() - run_at)
+
+
+@shared_task
+def slot() -> None:
+    """Note how long after its schedule's slot it started."""
+    at = datetime.strptime(current_job().id.rpartition(":")[2], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    note("slots", time.time() - at.timestamp())
 
 
 @shared_task
