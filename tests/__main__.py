@@ -25,7 +25,7 @@ REPORTS = ROOT / "var" / "test"
 #: What does not depend on the web site: the part that is run again elsewhere.
 ENGINE = ("tests/queueops/test_*.py",)
 #: Processes that share a run, each with a server and a database file of its own.
-PARALLEL = ("-n", "3", "--dist", "loadfile")
+PARALLEL = ("-n", "4", "--dist", "loadfile")
 #: What `make chaos` runs.
 CHAOS = ("--ignore=tests/invariants/test_soak.py", "--ignore=tests/invariants/test_schedulers.py")
 #: What writes and reads the database: run again on PostgreSQL.
@@ -109,7 +109,7 @@ def _engine_legs(not_run: list[str]) -> Iterator[Leg]:
         not_run.append("the record on PostgreSQL: run 'apt-get install postgresql' as root")
     else:
         around = [sys.executable, "-m", "tests.postgres"]
-        yield Leg("record, PostgreSQL", sys.executable, list(RECORD), around)
+        yield Leg("record, PostgreSQL", sys.executable, [*PARALLEL, *RECORD], around)
     first = find_binary().kind
     for kind in ("redis", "valkey"):
         try:

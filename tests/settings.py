@@ -2,7 +2,8 @@
 
 The environment is set before `dashboard.settings` reads it, so that processes which a test starts see the
 same. TEST_REDIS (redis, valkey, redis-cluster, valkey-cluster) chooses the server; TEST_DATABASE_URL names
-a database server of the run, where the database may be dropped and made anew.
+a database server of the run, where the database may be dropped and made anew; in a parallel run each
+process has one of its own there.
 """
 
 import atexit
@@ -10,6 +11,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 RUN_DIR = Path(tempfile.mkdtemp(prefix="queueops-test-"))  # short: a Unix socket's path holds 107 bytes
 _owner = os.getpid()
@@ -33,6 +35,16 @@ if REDIS_CHOICE.endswith("cluster"):
 
     REDIS_PORT = free_port()  # a Cluster's clients are sent to host and port
 
+
+def _own_database(url: str | None) -> str:
+    """The database server's URL with the name of this process's own database."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if not url or not worker:
+        return url or ""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"{parts.path}_{worker}"))
+
+
 os.environ.update(
     ENV_FILE=os.devnull,
     SECRET_KEY="only-for-tests",
@@ -40,7 +52,7 @@ os.environ.update(
     ALLOWED_HOSTS="localhost,127.0.0.1,testserver",
     CSRF_TRUSTED_ORIGINS="",
     REDIS_URL=f"redis+cluster://127.0.0.1:{REDIS_PORT}" if REDIS_PORT else f"unix://{REDIS_SOCKET}?db=0",
-    DATABASE_URL=os.environ.get("TEST_DATABASE_URL") or f"sqlite:///{RUN_DIR}/db.sqlite3",
+    DATABASE_URL=_own_database(os.environ.get("TEST_DATABASE_URL")) or f"sqlite:///{RUN_DIR}/db.sqlite3",
 )
 
 from dashboard.settings import *  # noqa: E402, F403
