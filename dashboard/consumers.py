@@ -99,7 +99,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         but Channels cancels none after a handler has raised, and there is no call for it.
         """
         layer: Any = self.channel_layer
-        if self.channel_name in layer.channels:
+        while self.channel_name in layer.channels:  # a message that waits is received, and ends the reader
             reader = asyncio.ensure_future(layer.receive(self.channel_name))
             await asyncio.sleep(0)  # let it start: a task that has not is cancelled without a trace
             reader.cancel()
