@@ -95,6 +95,9 @@ def _from_record() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(alarms(now)), (*waiting[:10], *ended.order_by("-created_at")[:5])
 
 
+#: A worker that lives says so three times a lease. Seconds.
+GONE_S = 120.0
+
 Check = Callable[[State], Iterable[Problem]]
 #: Every check by its name, in the order in which they are shown.
 CHECKS: dict[str, Check] = {}
@@ -176,6 +179,9 @@ def worker_does_not_fetch(state: State) -> Iterator[Problem]:
             host = str(worker.info.get("host") or worker.worker)
             text = f"worker on {one_line(host, 60)}: has not fetched for {duration(silent)}"
             why = "it may live and yet take no jobs: look at its log, or drain and restart it"
+            if (worker.seen_s or 0) > GONE_S:
+                text = f"worker on {one_line(host, 60)}: no sign of it for {duration(worker.seen_s or 0)}"
+                why = "its process or its host was lost, or can't reach Redis; others run what it ran"
             url = f"{reverse('workers')}#worker-{worker.worker}"
             yield Problem("worker_does_not_fetch", "bad", text, why, url, "See the worker")
 

@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import close_old_connections, connections
 
-from queueops import holding, mirror, operations, outbox, publishing, retention
+from queueops import holding, keys, mirror, operations, outbox, publishing, retention
 from queueops.errors import QueueOpsError, StoreUnavailable
 from queueops.inspector import Inspector
 from queueops.schedules.scheduler import Scheduler
@@ -33,6 +34,8 @@ TTL_S = 15.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0
 #: How long a stop waits for the duties, seconds.
 STOP_S = 5.0
+#: A worker without a heartbeat for so long is forgotten here, and stands in the record only. Seconds.
+FORGOTTEN_S = 3600
 #: Passes of one queue's sweep in a row: so many entries are looked at, and then it is another's turn.
 SWEEP_PASSES = 20
 
@@ -69,6 +72,21 @@ def sweep(store: Store) -> int:
     return found
 
 
+def forget_workers(store: Store) -> int:
+    """Take workers off the list that have given no sign for an hour: killed ones don't do it themselves.
+
+    One that was only cut off is on it again with its next heartbeat.
+    """
+    client = store.connection.client
+    with store.connection.translating():
+        over = Inspector(store.connection).now_ms() - FORGOTTEN_S * 1000
+        names: Any = client.zrangebyscore(keys.WORKERS, "-inf", over, start=0, num=200)
+        if names:
+            client.zrem(keys.WORKERS, *names)
+            client.hdel(keys.WORKER_INFO, *names)
+    return len(names)
+
+
 _duties: list[Duty] = []
 
 
@@ -80,6 +98,7 @@ def register(name: str, run_once: Callable[[Store], int], every_s: float, *, is_
 
 register("prune", prune, 5.0)
 register("sweep", sweep, 5.0)
+register("forget_workers", forget_workers, 60.0)
 register("mirror", mirror.run_once, 0.2, is_last=True)
 register("workers", mirror.record_workers, 5.0)
 register("outbox", outbox.relay_once, 1.0)

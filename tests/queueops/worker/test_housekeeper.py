@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from queueops import JobState, enqueue
+from queueops import JobState, enqueue, keys
+from queueops.inspector import Inspector
 from queueops.store import Store
 from queueops.worker.control import Control
-from queueops.worker.housekeeper import Duty, Housekeeper
+from queueops.worker.housekeeper import Duty, Housekeeper, forget_workers
 from tests.factories import Redis
 from tests.queueops.worker.conftest import QUEUE, Fleet, eventually
 
@@ -35,6 +36,19 @@ def test_one_housekeeper_leads_and_another_takes_over(redis: Redis, ends: tuple[
     term = first.term
     assert second.run_once() > term
     assert first.run_once() == 0
+
+
+def test_a_worker_without_a_sign_for_an_hour_is_forgotten(redis: Redis) -> None:
+    store = Store()
+    now_ms = Inspector().now_ms()
+    for name, ago_s in (("killed", 3_700), ("silent", 3_500), ("alive", 1)):
+        redis.zadd(keys.WORKERS, {name: now_ms - ago_s * 1000})
+        redis.hset(keys.WORKER_INFO, name, "{}")
+
+    assert forget_workers(store) == 1
+    assert forget_workers(store) == 0
+    assert redis.zrange(keys.WORKERS, 0, -1) == [b"silent", b"alive"]
+    assert sorted(redis.hkeys(keys.WORKER_INFO)) == [b"alive", b"silent"]
 
 
 def test_duty_that_fails_is_tried_again_and_stops_no_other(
