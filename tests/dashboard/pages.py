@@ -62,7 +62,7 @@ def kill(
 ) -> list[str]:
     """Let jobs die of a cause."""
     enqueue(store, *ids, queue=queue, data=data)
-    child = Child(store, f"host:{next(_pids)}:aa/1", queue).register()
+    child = Child(store, f"graves:{next(_pids)}:aa/1", queue).register()
     left = set(ids)
     while left:
         jobs = child.take(100)
