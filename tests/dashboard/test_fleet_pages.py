@@ -120,7 +120,7 @@ def test_storm_of_failures_is_found_before_anything_is_dead(redis: Redis, store:
     assert "100 % of attempts fail" in wrong["failing"].text
     page = person("Viewer").get("/causes/").content.decode()
     assert "abc123abc123" in page
-    assert re.search(r'class="num c-delayed">30<', page)
+    assert re.search(r'class="num c-delayed">30 <', page)
 
 
 def test_causes_show_count_share_handlers_and_a_sample(redis: Redis, store: Store) -> None:
